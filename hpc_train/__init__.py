@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpc_train import parallel
     from hpc_train.callbacks.hook import Hook, HookContext, SavingListener
     from hpc_train.canned import feature_column
     from hpc_train.canned.estimators import (
@@ -83,7 +84,11 @@ _NAMES = {
     "hpc_train.tuning.tune": ("tune",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"feature_column": "hpc_train.canned.feature_column", "reducers": "hpc_train.mapreduce.reducers"}
+_MODULES = {
+    "feature_column": "hpc_train.canned.feature_column",
+    "parallel": "hpc_train.parallel",
+    "reducers": "hpc_train.mapreduce.reducers",
+}
 
 __all__ = [
     "BestExporter",
@@ -123,6 +128,7 @@ __all__ = [
     "launched_ranks",
     "load_job",
     "map_reduce",
+    "parallel",
     "reducers",
     "scaled_learning_rate",
     "stop_if_higher",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -79,7 +79,23 @@ def cases_of(c: Collectives, dtype: str, total: int) -> dict[str, Case]:
             [np.concatenate([forth[i][j] for i in range(n)]) for j in range(n)],
             [np.concatenate([back[j][i] for j in range(n)]) for i in range(n)],
         )
+        case = cases[f"alltoall {kind}"]
+        cases[f"alltoallv {kind}"] = replace(
+            case,
+            call=lambda x, table=table: of_counts(c, x, table),
+        )
     return {f"{dtype}, {total} rows, {name}": case for name, case in cases.items()}
+
+
+def of_counts(c: Collectives, x: tf.Tensor, table: list[list[int]]) -> tf.Tensor:
+    """`alltoallv` by a row of `table`, which has to tell of its column."""
+    column = [given[c.rank] for given in table]
+    found, received = c.alltoallv(x, tf.constant(table[c.rank]))
+    assert tf.executing_eagerly() or found.shape[0] is None or c.ranks == 1
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(received, tf.constant(column, tf.int64))] * tf.inside_function()
+    ):
+        return tf.ensure_shape(found, [sum(column), *REST])
 
 
 def all_cases(c: Collectives) -> dict[str, Case]:

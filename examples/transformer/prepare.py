@@ -74,7 +74,9 @@ def prepare(folder: Path = DATA, rows: int = ROWS) -> None:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=DATA, help="where the shards go [default: data/ beside this file]")
+    parser.add_argument(
+        "--folder", type=Path, default=DATA, help="where the shards go [default: data/ beside this file]"
+    )
     parser.add_argument("--rows", type=int, default=ROWS, help="to train on [default: 8192]")
     arguments = parser.parse_args()
     prepare(arguments.folder, arguments.rows)

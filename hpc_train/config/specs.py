@@ -60,6 +60,8 @@ _FOR_SYNC = {
     "rollback": "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
     "`skip`",
     "keras": "`sparse_gradients: keras` is for `strategy: sync` on one rank; servers get each row once",
+    "shard_optimizer": "`shard_optimizer` is for `strategy: sync`; an asynchronous job divides the optimizer among its "
+    "servers: set `parameter_servers`",
     "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
 }
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
@@ -210,6 +212,7 @@ class RunOptions:
     compression: Literal["fp16", "bf16"] | None = None
     allreduce: Literal["horovod", "mpi"] | None = None
     sparse_gradients: Literal["dense", "keras"] = "dense"
+    shard_optimizer: bool = False
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     profile_steps: tuple[Count, Count] | None = None
@@ -222,6 +225,7 @@ class RunOptions:
         "on_nan",
         "check_replicas_steps",
         "sparse_gradients",
+        "shard_optimizer",
     )
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
@@ -335,6 +339,9 @@ class RunConfig(RunOptions):
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
             otherwise; on one rank alone (sync).
+        shard_optimizer: Each rank updates a part of the variables, and holds the optimizer's state of that alone: of N
+            ranks, one N-th (ZeRO, stage 1; Rajbhandari et al., arXiv:1910.02054). For optimizers that work element by
+            element, such as SGD, Adam and AdamW. Checkpoints are those of any job (sync).
         on_export_error: When an exporter fails: `"continue"` reports it in the log and in status.json; `"halt"` ends
             the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.

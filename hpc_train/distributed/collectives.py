@@ -46,9 +46,9 @@ class Collectives(ABC):
 
     Methods that take tensors are collective: all ranks call them in the same order, with one dtype. "Rows" are
     dimension 0; where they are cut into parts, `cut` says how. The dtype is one of DTYPES, and a tensor has fewer than
-    2^31 elements, before and after. But for `allreduce`, shapes are static: known when the function is traced. What is
-    exchanged depends on the function's arguments: operations on constants are computed when TensorFlow optimizes a
-    graph, which each rank does when it likes.
+    2^31 elements, before and after. But for `allreduce` and `alltoallv`, shapes are static: known when the function is
+    traced. What is exchanged depends on the function's arguments: operations on constants are computed when TensorFlow
+    optimizes a graph, which each rank does when it likes.
 
     Gradients are those of the sum of all ranks' losses, of any order; to compute one is collective, too, so that either
     all ranks differentiate a result or none does. They are made here, for all implementations.
@@ -151,10 +151,51 @@ class Collectives(ABC):
         _count(sum(received), others)
         return self._differentiable(
             "alltoall",
-            lambda name, given: _shaped(self._alltoall(name, given, table[self.rank]), sum(received), others),
+            lambda name, given: _shaped(self._alltoall(name, (given, table[self.rank]))[0], sum(received), others),
             lambda inner, by: inner.alltoall(by, list(zip(*table, strict=True))),
             tensor,
         )
+
+    def alltoallv(self, tensor: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `alltoall`, where each rank knows only what it gives, and that only when it runs: [R, …] to [S, …].
+
+        Args:
+            tensor: Its parts for rank 0, 1, … one below the other; all but its rows is static, and alike on all ranks.
+            rows: How many rows each rank gets of it, int32 or int64 `[ranks]`; may be 0.
+
+        Returns:
+            What this rank gets, with a number of rows that is not static, and how many rows of it each rank has given,
+            int64 `[ranks]`.
+
+        Raises:
+            ValueError: A dtype that is not allowed, or a shape of which more is open than rows. In a tf.function,
+            tf.errors.InvalidArgumentError when it runs: `rows` are not those of `tensor`, or it has too many elements.
+        """
+        _check(tensor)
+        if not tensor.shape.rank or not tensor.shape[1:].is_fully_defined():
+            raise ValueError(f"a tensor of shape {tensor.shape} cannot be dealt by rows: only how many may be open")
+        others = tensor.shape[1:].as_list()
+        with tf.device("CPU"):
+            rows = tf.cast(tf.ensure_shape(rows, [self.ranks]), tf.int64)
+            given = tf.shape(tensor, tf.int64)[0]
+            checks = [
+                tf.debugging.assert_equal(tf.reduce_sum(rows), given, "alltoallv: `rows` do not add up to those given"),
+                tf.debugging.assert_less_equal(
+                    given * math.prod(others), tf.constant(MOST_ELEMENTS, tf.int64), f"alltoallv: {_TOO_MANY}"
+                ),
+            ]
+            with tf.control_dependencies([check for check in checks if check is not None]):
+                rows = tf.identity(rows)
+        name, inner = self._name("alltoallv"), copy.copy(self)
+        inner.label = name
+
+        def call(given: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
+            found, received = self._alltoall(name, (given, rows))
+            received = tf.cast(tf.ensure_shape(received, [self.ranks]), tf.int64)
+            return [_shaped(found, None, others), received], lambda by, _: inner.alltoallv(by, received)[0]
+
+        found, received = self._recorded(call, tensor)
+        return found, received
 
     @abstractmethod
     def group(self, ranks: Sequence[int]) -> Collectives | None:
@@ -177,8 +218,8 @@ class Collectives(ABC):
     def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor: ...
 
     @abstractmethod
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        """given: how many rows each rank gets of `tensor`."""
+    def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """given: a tensor, and how many rows each rank gets of it. Returns what comes, and how many rows of each."""
 
     def _differentiable(
         self, kind: str, forward: Callable[..., Any], backward: Callable[..., Any], *tensors: tf.Tensor
@@ -228,9 +269,10 @@ class OneRank(Collectives):
     def _same(self, name: str, given: Any, how: Any = None) -> Any:
         return given
 
-    _allreduce = _reducescatter = _allgather = _alltoall = cast(Any, _same)
+    _allreduce = _reducescatter = _allgather = _alltoall = cast(Any, _same)  # of rows: it gets as many as it gives
 
 
+_TOO_MANY = f"ranks exchange at most {MOST_ELEMENTS:,} elements at once; give a step fewer rows"
 _WHAT = {"sum": "tensors", "mean": "means"}
 
 
@@ -258,6 +300,6 @@ def _count(rows: int, others: Sequence[int]) -> None:
         raise ValueError(f"a tensor of {elements:,} elements: ranks exchange at most {MOST_ELEMENTS:,} at once; cut it")
 
 
-def _shaped(tensor: tf.Tensor, rows: int, others: Sequence[int]) -> tf.Tensor:
+def _shaped(tensor: tf.Tensor, rows: int | None, others: Sequence[int]) -> tf.Tensor:
     tensor.set_shape([rows, *others])
     return tensor

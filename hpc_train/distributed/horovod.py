@@ -103,9 +103,12 @@ class HorovodCollectives(Collectives):
         return as_dtype(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
 
     @_also_eagerly
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._by(name))
-        return as_dtype(tensor.dtype, received)
+    def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        tensor, rows = given
+        with tf.device("CPU"):
+            splits = tf.cast(rows, tf.int32)
+        found, received = self._hvd.alltoall(_sent_as(tensor), splits=splits, **self._by(name))
+        return as_dtype(tensor.dtype, found), received
 
     def _op(self, op: Op) -> Any:
         return self._hvd.Sum if op == "sum" else self._hvd.Average

@@ -105,9 +105,11 @@ class MpiCollectives(Collectives):
         (found,) = self._call(name, self._gathered, [_sent_as(tensor)])
         return as_dtype(tensor.dtype, found)
 
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        (found,) = self._call(name, partial(self._dealt, given), [_sent_as(tensor)])
-        return as_dtype(tensor.dtype, found)
+    def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        tensor, rows = given
+        memory = self._memory if isinstance(rows, list) else _Memory()  # results of other sizes are not used again
+        found, received = self._call(name, partial(self._dealt, memory), [_sent_as(tensor), tf.cast(rows, tf.int64)])
+        return as_dtype(tensor.dtype, found), received
 
     def _call(self, name: str, exchange: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """An operation for `exchange`, which gets the tensors' values and returns as many arrays of their dtypes."""
@@ -174,15 +176,14 @@ class MpiCollectives(Collectives):
         self._comm.Allgatherv(_words(array), [_words(found), (rows * math.prod(rest)).tolist()])
         return [found]
 
-    def _dealt(self, given: list[int], array: np.ndarray) -> list[np.ndarray]:
+    def _dealt(self, memory: _Memory, array: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
         rows = np.empty(self.ranks, np.int64)
-        self._comm.Alltoall(np.array(given, np.int64), rows)
+        self._comm.Alltoall(given, rows)
         rest = array.shape[1:]
         size = math.prod(rest)
-        found = self._memory.one(((int(rows.sum()), *rest), array.dtype))
-        sent = [_words(array), [count * size for count in given]]
-        self._comm.Alltoallv(sent, [_words(found), (rows * size).tolist()])
-        return [found]
+        found = memory.one(((int(rows.sum()), *rest), array.dtype))
+        self._comm.Alltoallv([_words(array), (given * size).tolist()], [_words(found), (rows * size).tolist()])
+        return [found, rows]
 
     def _divide(self, array: np.ndarray) -> None:
         array *= array.dtype.type(1 / self.ranks)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hpc_train.checkpoint.format import Snapshot
+from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import Checkpointing, Read, Saved
 from hpc_train.engine.events import EvaluationListener, RunEvents, RunListener
@@ -35,7 +36,7 @@ class Lifecycle:
     Args:
         world: The ranks that save and evaluate together. state: what is saved.
         data: The training input, which a rollback opens anew.
-        listeners: Who else listens to what happens.
+        listeners: Who else listens to what happens. groups: of the ranks that train, where they evaluate, too.
 
     Attributes:
         checkpointing: Takes and writes checkpoints.
@@ -47,14 +48,19 @@ class Lifecycle:
     has_news = False
 
     def __init__(
-        self, context: RunContext, world: World, state: Saved, data: Read, listeners: Sequence[RunListener] = ()
+        self,
+        context: RunContext,
+        world: World,
+        state: Saved,
+        data: Read,
+        listeners: Sequence[RunListener] = (),
+        groups: Groups | None = None,
     ) -> None:
         self._context, self._chief, self._world = context, context.chief, world
         self.checkpointing, self.data = Checkpointing(context, world, state), data
         self._hooks = context.hooks
-        self.runner = EvaluationRunner(
-            world, context.evaluators, context.chief.exporter_runners if context.chief else (), context.hooks
-        )
+        exporting = context.chief.exporter_runners if context.chief else ()
+        self.runner = EvaluationRunner(world, context.evaluators, exporting, context.hooks, groups)
         self.schedule = EvaluationSchedule(context.job.eval_specs, time.monotonic())
         self.log = RunLog(context, context.chief, self.checkpointing) if context.chief else None
         self._rules = _Rules(context.chief.stopper) if context.chief and context.chief.stopper else None
@@ -191,7 +197,7 @@ class Lifecycle:
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
         updates = self._context.state.updates
-        updates.finish()
+        updates.finish(self._world)
         only_last = updates.keeps_averages
         taken = self._taken()
 

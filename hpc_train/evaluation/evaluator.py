@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,11 +19,14 @@ from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
+from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.evaluation.merging import Merging, flat_results, merging
 from hpc_train.lazy import keras, tf
-from hpc_train.model.batch import fixed_rows
+from hpc_train.model.batch import example, fixed_rows
 from hpc_train.model.builder import try_out
 from hpc_train.model.layer_states import from_zero
 from hpc_train.model.own_steps import logs_of
@@ -32,6 +35,7 @@ log = logging.getLogger(__name__)
 
 WORD_SECS = 5.0
 """So often ranks that wait hear from the one that evaluates."""
+_HAS_A_BATCH, _HAS_NONE = 0, 1
 
 
 class Evaluator:
@@ -44,6 +48,10 @@ class Evaluator:
     No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
     in their variables, and the sum of all ranks' variables is the state that one process would have reached. Metrics
     of which that is not so (see merging) are computed by the first rank, over all rows.
+
+    Of a model of which ranks hold parts, they call it together: where any part may be asked for by any rank, each goes
+    on, once its own batches are over, with a batch that does not count, until those of all are over. What the first
+    rank would compute alone, all do, each over all rows.
     """
 
     def __init__(
@@ -64,28 +72,39 @@ class Evaluator:
 
         self._opened, self._opened_whole = opened, partial(opened, whole)
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
-        self._test_step = model.test_step if model.run_eagerly else tf.function(self._run, autograph=False)
+        self._test_step = self._step_of(None)
+        self._groups: Groups | None = None
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
         self.what = what_of(spec, shards)
         self._merging, self._nothing = Merging(), False
         self._rows = None if shards is None or not isinstance(spec.input_fn, HDF5Input) else shards.rows
         self._batch = spec.input_fn.batch_size if isinstance(spec.input_fn, HDF5Input) else None
 
-    def _run(self, batch: Any) -> Any:
-        return self._model.test_step(batch)
+    def _step_of(self, groups: Groups | None) -> Callable[[Any], Any]:
+        def run(batch: Any) -> Any:
+            with exchanging(groups) if groups else nullcontext():
+                return self._model.test_step(batch)
+
+        return run if self._model.run_eagerly else tf.function(run, autograph=False)
 
     def evaluate(
         self,
         moved: Callable[[], None],
         before_batch: Callable[[int], None] = lambda number: None,
         after_batch: Callable[[int], None] = lambda number: None,
+        groups: Groups | None = None,
     ) -> dict[str, float]:
         """The model's loss and metrics by name, the same on all ranks. Collective.
 
         `moved` is called at each batch, the others before and after it with its number on this rank.
+
+        Args:
+            groups: Of the ranks that train; None: this one has the whole model.
         """
         if self._nothing:
             return {}
+        if groups is not None and groups is not self._groups and any(map(share_of, self._model.variables)):
+            self._test_step, self._groups = self._step_of(groups), groups
         around = _Around(moved, before_batch, after_batch)
         with from_zero(self._model):
             return self._evaluate_alone(around) if self._merging.obstacle else self._evaluate_together(around)
@@ -94,9 +113,21 @@ class Evaluator:
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [np.asarray(v.numpy()) for v in variables]
-        self._through(self._opened, around)
+        in_rounds = self._groups is not None and "alone" in map(averaged_over, self._model.variables)
+
+        def moved() -> None:
+            around.moved()
+            self._world.lowest(_HAS_A_BATCH)
+
+        _, last = self._through(self._opened, replace(around, moved=moved) if in_rounds else around)
         around.moved()
         gained = [np.ravel(np.asarray(v.numpy(), np.float64) - b) for v, b in zip(variables, before, strict=True)]
+        if self._groups is not None and self._groups.mesh.model_index:
+            gained = [np.zeros_like(own) for own in gained]  # the first rank of its model group has them, too
+        while in_rounds and self._world.lowest(_HAS_NONE) == _HAS_A_BATCH:
+            around.moved()
+            last = self._another() if last is None else last
+            self._test_step(last)
         gained_by_all = self._world.sum(np.concatenate([*gained, np.zeros(0)]))
         parts = np.split(gained_by_all, np.cumsum([first.size for first in before]))[: len(variables)]
         for variable, first, part in zip(variables, before, parts, strict=True):
@@ -106,8 +137,11 @@ class Evaluator:
         return results
 
     def _evaluate_alone(self, around: _Around) -> dict[str, float]:
-        """The first rank evaluates all rows; the others hear from it now and then, and what it has found."""
-        if not self._world.is_chief:
+        """The first rank evaluates all rows; the others hear from it now and then, and what it has found.
+
+        Where it cannot without them, they do so, too.
+        """
+        if not self._world.is_chief and self._groups is None:
             while (found := self._world.broadcast(None)) is None:
                 around.moved()
             return dict(found)
@@ -117,30 +151,34 @@ class Evaluator:
         def moved() -> None:
             nonlocal last
             around.moved()
-            if time.monotonic() - last > WORD_SECS:
+            if self._groups is None and time.monotonic() - last > WORD_SECS:
                 last = time.monotonic()
                 self._world.broadcast(None)
 
-        logs = self._through(self._opened_whole, replace(around, moved=moved))
+        logs, _ = self._through(self._opened_whole, replace(around, moved=moved))
         if self._merging.last_batch:
             whose = f"test_step of {type(self._model).__name__}"
             results = {} if logs is None else {name: float(value) for name, value in logs_of(logs, whose).items()}
         else:
             results = self._results()
         self._model.reset_metrics()
-        self._world.broadcast(results)
-        return results
+        return dict(self._world.broadcast(results))
 
-    def _through(self, opened: Callable[[], AbstractContextManager[OpenInput]], around: _Around) -> Any:
-        """Evaluates all batches; returns what test_step did of the last one."""
-        logs = None
+    def _another(self) -> Any:
+        """A batch that does not count, on a rank that has none."""
+        with self._opened_whole() as data:
+            return example(data.dataset, self._model)
+
+    def _through(self, opened: Callable[[], AbstractContextManager[OpenInput]], around: _Around) -> tuple[Any, Any]:
+        """Evaluates all batches; returns what test_step did of the last one, and that; None where there is none."""
+        logs = batch = None
         with opened() as data, Feed(data.dataset, lambda: data.failure) as batches:
             for number, batch in enumerate(batches):
                 around.moved()
                 around.before_batch(number)
                 logs = self._test_step(batch)
                 around.after_batch(number)
-        return logs
+        return logs, batch
 
     def metric_names(self) -> list[str]:
         """Names of what `evaluate` gives; known after `check`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
+from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner, ExportResult
@@ -58,7 +59,8 @@ class EvaluationRunner:
 
     Args:
         world: The ranks that evaluate together. exporter_runners: the exporters of each evaluation set, on the chief.
-        hooks: Those of this rank where it is the one that trains, too.
+        hooks: Those of this rank where it is the one that trains, too. groups: of the ranks that train, where they are
+            those that evaluate; see Evaluator.evaluate.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class EvaluationRunner:
         evaluators: Sequence[Evaluator],
         exporter_runners: Sequence[ExporterRunner],
         hooks: Hooks | None,
+        groups: Groups | None = None,
     ) -> None:
         self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporter_runners, hooks
+        self._groups = groups
 
     def evaluate(
         self,
@@ -114,10 +118,10 @@ class EvaluationRunner:
         """What `evaluator` gives now, hooks being called. Collective."""
         hooks, name = self._hooks, evaluator.name
         if hooks is None:
-            return evaluator.evaluate(moved)
+            return evaluator.evaluate(moved, groups=self._groups)
         hooks.before_evaluate(step, name)
         before, after = hooks.before_evaluation_batch, hooks.after_evaluation_batch
-        return evaluator.evaluate(moved, partial(before, step, name), partial(after, step, name))
+        return evaluator.evaluate(moved, partial(before, step, name), partial(after, step, name), self._groups)
 
     def _export(self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool) -> list[list[Any]]:
         made = self._exporting[number].after_evaluation(step, taken, metrics, last)

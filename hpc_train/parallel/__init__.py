@@ -1,4 +1,4 @@
-"""Layers that are divided among ranks: in a job with run.mesh; anywhere else they are ordinary layers of Keras."""
+"""`ht.parallel`: layers of which ranks hold parts. Names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hpc_train.parallel.dense import ColumnDense, RowDense
     from hpc_train.parallel.dropout import Dropout
     from hpc_train.parallel.embedding import Embedding
+    from hpc_train.parallel.sharded_embedding import ShardedEmbedding
 
 _HOME = {
     "ColumnDense": "hpc_train.parallel.dense",
@@ -17,14 +18,15 @@ _HOME = {
     "Embedding": "hpc_train.parallel.embedding",
     "MultiHeadAttention": "hpc_train.parallel.attention",
     "RowDense": "hpc_train.parallel.dense",
+    "ShardedEmbedding": "hpc_train.parallel.sharded_embedding",
 }
 
-__all__ = ["ColumnDense", "Dropout", "Embedding", "MultiHeadAttention", "RowDense"]
+__all__ = ["ColumnDense", "Dropout", "Embedding", "MultiHeadAttention", "RowDense", "ShardedEmbedding"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module 'hpc_train.parallel' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 

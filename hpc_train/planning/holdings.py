@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.optimizer_pieces import buckets_of
+from hpc_train.distributed.partition import VariableSpec, partition
 from hpc_train.distributed.share import Averaged
 from hpc_train.planning.traffic import Call
 
@@ -23,6 +25,8 @@ class VariableSizes:
         itemsize: Bytes of an element. slot: those that the optimizer keeps for each element.
         beside: Bytes that the optimizer keeps for the variable in other shapes than its own.
         averaged: Over which ranks its gradient is averaged.
+        in_rows: Its gradient is the rows that a step needs, and never whole.
+        undivided: A sharded optimizer leaves it whole: it has no axes, or a constraint.
     """
 
     path: str
@@ -32,6 +36,8 @@ class VariableSizes:
     slot: int = 0
     beside: int = 0
     averaged: Averaged = "world"
+    in_rows: bool = False
+    undivided: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -72,6 +78,11 @@ class ModelSizes:
     def parameters(self) -> int:
         """Bytes of the trainable variables."""
         return sum(variable.nbytes for variable in self.variables)
+
+    @cached_property
+    def gradients(self) -> int:
+        """Bytes of the gradients that are as large as their variables."""
+        return sum(variable.nbytes for variable in self.variables if not variable.in_rows)
 
     @cached_property
     def optimizer(self) -> int:
@@ -166,8 +177,28 @@ class Holding:
         return self.on_device + self.snapshot + self.process
 
 
+@dataclass(frozen=True)
+class _Held:
+    """What a sharded optimizer is divided by of a variable."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    constraint: bool | None
+    _hpc_train_averaged: Averaged
+
+
+def pieces(variables: Sequence[VariableSizes], mesh: Mesh) -> list[int]:
+    """How many elements of each variable a rank of a mesh has in its part of a sharded optimizer."""
+    held = [_Held((v.elements,), f"uint{8 * v.itemsize}", v.undivided or None, v.averaged) for v in variables]
+    found = [variable.elements for variable in variables]
+    for bucket in buckets_of(held, mesh):
+        for number, (_, start, stop) in zip(bucket.numbers, bucket.places, strict=True):
+            found[number] = stop - start
+    return found
+
+
 def cut(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
-    """How many elements of each variable each rank updates, where they share the optimizer: by rank and variable."""
+    """How many elements of each variable each of so many servers has: by server and variable."""
     specs = [VariableSpec((variable.elements,), np.dtype(f"V{variable.itemsize}")) for variable in variables]
     parts = partition(specs, ranks)
     found = [[0] * len(variables) for _ in range(ranks)]
@@ -188,18 +219,18 @@ def holdings(sizes: ModelSizes, choice: Choice, accumulates: bool = False, proce
     if choice.servers:
         return [replace(one, process=process) for one in _with_servers(sizes, choice, accumulates)]
     shares = _optimizers(sizes, choice)
-    gradients = sizes.parameters * (1 + accumulates)
-    cut_parameters = sum(variable.nbytes for variable in sizes.variables if variable.is_cut)
-    whole_optimizer = 0 if _is_sharded(choice) else sum(v.optimizer for v in sizes.variables if not v.is_cut)
+    gradients = sizes.gradients * (1 + accumulates)
+    # The chief has a copy of what is the same on all ranks, for these, too.
+    alike = 0 if _is_sharded(choice) else sum(v.optimizer for v in sizes.variables if not v.is_cut)
+    parts = sum(variable.nbytes for variable in sizes.variables if variable.is_cut)
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
     chief = replace(chief, snapshot=chief.parameters + chief.state + chief.optimizer)
-    others = [replace(one, snapshot=cut_parameters + one.optimizer - sizes.common - whole_optimizer) for one in others]
+    others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps
-        others = [replace(chief, snapshot=chief.snapshot), *others]
-        chief = replace(chief, gradients=0, activations=None)
-    return [chief, *([max(others, key=lambda one: one.total)] if others else [])]
+        return [replace(chief, gradients=0, activations=None), chief]
+    return [chief, *others]
 
 
 def _is_sharded(choice: Choice) -> bool:
@@ -207,18 +238,20 @@ def _is_sharded(choice: Choice) -> bool:
 
 
 def _optimizers(sizes: ModelSizes, choice: Choice) -> list[int]:
-    """Bytes of each rank's optimizer; of ranks that have as many, the first two stand for all."""
+    """Bytes of the optimizers of the first two ranks, or the only one; others have as many, or fewer."""
+    ranks = range(min(choice.ranks, 2))
     if not _is_sharded(choice):
-        return [sizes.optimizer] * min(choice.ranks, 2)
-    alone = sum(variable.optimizer for variable in sizes.averaged("alone"))
-    found = [sizes.common + alone] * choice.ranks
-    for over, ranks in (("world", choice.ranks), ("data", choice.data)):
-        own = sizes.averaged(over)  # type: ignore[arg-type]
-        for rank, elements in enumerate(cut(own, ranks)):
-            nbytes = sum(count * variable.slot for count, variable in zip(elements, own, strict=True))
-            for one in range(rank * choice.ranks // ranks, (rank + 1) * choice.ranks // ranks):
-                found[one] += nbytes
-    return found
+        return [sizes.optimizer for _ in ranks]
+    return [
+        sizes.common
+        + sum(
+            elements * variable.slot + variable.beside
+            for elements, variable in zip(
+                pieces(sizes.variables, Mesh(choice.data, choice.model, rank)), sizes.variables, strict=True
+            )
+        )
+        for rank in ranks
+    ]
 
 
 def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[Holding]:
@@ -242,6 +275,6 @@ def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[
         )
         for server, (part, own) in enumerate(zip(parts, slots, strict=True))
     ]
-    gradients = sizes.parameters * (1 + accumulates)
+    gradients = sizes.gradients * (1 + accumulates)
     worker = Holding(sizes.parameters, gradients, 0, sizes.state, sizes.activations)
     return [served[0], max([worker, *served[1:]], key=lambda one: one.total)]

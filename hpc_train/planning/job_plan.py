@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import resource
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from hpc_train.config.builtin_model import GBDTModel
 from hpc_train.config.job import JobConfig
 from hpc_train.config.resources import Resources, parse_memory
+from hpc_train.config.specs import RunOptions
 from hpc_train.data.hdf5.shards import find_shards
 from hpc_train.data.loading.class_weight import weighted
 from hpc_train.data.loading.tf_dataset import context_for, open_training
 from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.optimizer_variables import refuse_uncuttable
+from hpc_train.distributed.optimizer_pieces import OPTION
+from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.lazy import tf
+from hpc_train.lazy import keras, tf
 from hpc_train.model.job_model import JobModel
+from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.parallel.divided import Divided
 from hpc_train.planning.holdings import Choice, ModelSizes
 from hpc_train.planning.model_sizes import sizes_of
@@ -35,6 +42,7 @@ from hpc_train.planning.options import (
     rows_that_fit,
 )
 from hpc_train.strategies import strategy_of
+from hpc_train.strategies.asynchronous.strategy import check_model
 from hpc_train.telemetry.units import counted
 
 
@@ -91,7 +99,7 @@ def _planned(
     own = next(one for one in options if one.asked)
     on_more = rows = None
     if best is None and room.nbytes is not None:
-        on_more = more_ranks(ranks, room, lambda more: models.options(more, None))
+        on_more = more_ranks(ranks, room, lambda more: models.options(more))
         rows = rows_that_fit(own, room, models.rows) if own.ranks else None
     notes = [*in_pieces(sizes), *dict.fromkeys(models.notes)]
     return JobPlan(job.name, ranks, nodes, models.rows, sizes, room, options, best, on_more, rows, tuple(notes))
@@ -120,7 +128,7 @@ class _Models:
             self._dataset = weighted(self._dataset, weights, 1)
         self._process = _resident()
         self._known: dict[tuple[int, int], ModelSizes | UserError] = {}
-        self.uncuttable: str | None = None
+        self._refused: dict[str, str] = {}
         self.divides = False
         self.notes: list[str] = []
 
@@ -133,9 +141,21 @@ class _Models:
         shard = bool(getattr(run, "shard_optimizer", False))
         return Choice(readers, mesh.model if mesh is not None else 1, shard, idle=ranks - readers)
 
-    def sizes(self, choice: Choice) -> ModelSizes:
-        """The model as the first rank that trains has it; UserError where layers do not divide so."""
+    def sizes(self, choice: Choice, near: bool = False) -> ModelSizes:
+        """The model as the first rank that trains has it.
+
+        Args:
+            near: What is known of a mesh with the same model axis will do, where that says what a rank holds.
+
+        Raises:
+            UserError: The layers cannot be divided so.
+        """
         data, model = (1, 1) if choice.servers else (choice.data, choice.model)
+        if near and (data, model) not in self._known:
+            of_others = (one for (_, other), one in self._known.items() if other == model)
+            known = next(of_others, None)
+            if isinstance(known, ModelSizes) and not known.averaged("alone"):
+                return known
         if (data, model) not in self._known:
             self._known[data, model] = self._measured(Mesh(data, model))
         found = self._known[data, model]
@@ -151,35 +171,59 @@ class _Models:
                 raise
             return error
         if not self._known:
-            self.divides = any(isinstance(layer, Divided) for layer in model._flatten_layers())
-            try:
-                refuse_uncuttable(model.optimizer, [variable.path for variable in found.variables])
-            except UserError as error:
-                self.uncuttable = str(error)
+            self._look_at(model)
         if found.activations is None:
             self.notes.append("the model runs eagerly (run_eagerly): its activations are not known")
         return found
 
-    def options(self, ranks: int, asked: Choice | None) -> tuple[Option, ...]:
-        """Each way for so many ranks; `asked` is the job's own."""
-        if not self._known and asked is not None:
+    def _look_at(self, model: keras.Model) -> None:
+        """Notes what of all options cannot be."""
+        self.divides = any(isinstance(layer, Divided) for layer in model._flatten_layers())
+        with self._refusing("sharded"):
+            if not has_own_train_step(model):
+                refuse_uncuttable(model.optimizer, model.trainable_variables, OPTION, "leave shard_optimizer out")
+        with self._refusing("async"):
+            check_model(model)
+            refuse_loss_scale(model.optimizer)
+            _check_asynchronous(self._job.run)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self._refused[what] = str(error)
+
+    def options(self, ranks: int, asked: Choice | None = None) -> tuple[Option, ...]:
+        """Each way for so many ranks; `asked` is the job's own. None: only what ranks hold matters."""
+        if asked is not None:
             self.sizes(asked)
         servers = asked.servers if asked is not None and asked.servers else 1
         idle = int(self._job.run.strategy == "sync" and self._job.run.chief == "dedicated")
-        ways = list(choices(ranks, self.uncuttable is None, self.divides, idle, servers))
+        ways = list(choices(ranks, "sharded" not in self._refused, self.divides and not idle, idle, servers))
         if asked is not None and asked not in ways:
             ways.insert(0, asked)
-        return tuple(replace(self._option(way), asked=way == asked) for way in ways)
+        return tuple(replace(self._option(way, asked is None), asked=way == asked) for way in ways)
 
-    def _option(self, choice: Choice) -> Option:
-        if choice.shard_optimizer and self.uncuttable is not None:
-            return Option(choice, refused=self.uncuttable)
+    def _option(self, choice: Choice, near: bool) -> Option:
+        kind = "async" if choice.servers else "sharded" if choice.shard_optimizer else ""
+        if kind in self._refused:
+            return Option(choice, refused=self._refused[kind])
         try:
-            sizes = self.sizes(choice)
+            sizes = self.sizes(choice, near)
         except UserError as error:
             return Option(choice, refused=str(error))
         run = self._job.run
         return option(sizes, choice, run.accumulate_steps > 1, run.compression is not None, self._process)
+
+
+def _check_asynchronous(run: RunOptions) -> None:
+    """UserError where a key of `run` is for synchronous jobs alone, but for those that divide them."""
+    divided: dict[str, Any] = {n: v for n, v in (("shard_optimizer", False), ("mesh", None)) if hasattr(run, n)}
+    try:
+        replace(run, strategy="async", chief="train", **divided)
+    except ValidationError as error:
+        raise UserError(f"run: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 def _memory_of(resources: Resources, ranks: int, given: str | None) -> tuple[Memory, int]:

@@ -10,6 +10,7 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.optimizer_variables import takes_rows
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of
@@ -43,7 +44,8 @@ def sizes_of(
         model = build_model(estimator, dataset, _traced)
         updates = updates_of(model, dataset, getattr(estimator.model_fn, "__qualname__", "model_fn"))
     optimizers = {id(v): v for optimizer, _ in updates.optimizers for v in optimizer.variables}
-    variables = tuple(_variable(v, slots.get(id(v), [])) for v in model.trainable_variables)
+    by_rows = [takes_rows(optimizer) for optimizer, _ in updates.optimizers]
+    variables = tuple(_variable(v, slots.get(id(v), []), all(by_rows)) for v in model.trainable_variables)
     kept = {id(slot) for own in slots.values() for slot in own}
     trainable = {id(v) for v in model.trainable_variables}
     frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
@@ -60,7 +62,7 @@ def sizes_of(
     return sizes, model
 
 
-def _variable(variable: Any, slots: Sequence[Any]) -> VariableSizes:
+def _variable(variable: Any, slots: Sequence[Any], by_rows: bool) -> VariableSizes:
     share, shape = share_of(variable), tuple(variable.shape)
     alike = [slot for slot in slots if tuple(slot.shape) == shape]
     return VariableSizes(
@@ -71,6 +73,8 @@ def _variable(variable: Any, slots: Sequence[Any]) -> VariableSizes:
         sum(dtype_of(slot).itemsize for slot in alike),
         sum(nbytes_of(slot) for slot in slots if tuple(slot.shape) != shape),
         averaged_over(variable),
+        in_rows=averaged_over(variable) == "alone" and by_rows,
+        undivided=not shape or variable.constraint is not None,
     )
 
 
@@ -114,9 +118,17 @@ def _activations(model: keras.Model, dataset: tf.data.Dataset, groups: Groups, p
 def _step(model: keras.Model) -> Callable[[Any], Any]:
     def step(batch: Any) -> list[Any]:
         gradients = loss_and_gradients(model, batch).gradients
-        return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+        pairs = zip(gradients, model.trainable_variables, strict=True)
+        return [_numbers(gradient, averaged_over(v) == "alone") for gradient, v in pairs if gradient is not None]
 
     return step
+
+
+def _numbers(gradient: Any, in_rows: bool) -> Any:
+    """A gradient whole; one of rows that stays so is no result, but something of the step."""
+    if in_rows and isinstance(gradient, tf.IndexedSlices):
+        return tf.size(gradient.values)
+    return tf.convert_to_tensor(gradient)
 
 
 def _own_step(model: keras.Model) -> Callable[[Any], Any]:

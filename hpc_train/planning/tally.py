@@ -47,9 +47,10 @@ class Tally(Collectives):
         self._note("allgather", tensor, self.ranks)
         return self._open(tf.concat([tensor] * self.ranks, axis=0))
 
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+    def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        tensor, rows = given
         self._note("alltoall", tensor)
-        return self._open(tensor)
+        return self._open(tensor), tf.convert_to_tensor(rows, tf.int64)
 
     def _open(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, its rows not known: a caller knows how many there would be."""

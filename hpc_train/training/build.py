@@ -19,6 +19,8 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.placement import placed
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
@@ -100,7 +102,9 @@ def build(
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
         start_timeline.begin("model")
-        trained = _build_model(world, job, plan, strategy, manager, data)
+        together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
+        with placed(Mesh(plan.roles.readers, 1, plan.roles.part_of(world.rank)) if together else None):
+            trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         start_timeline.begin("exchange")
         training = stack.enter_context(strategy.prepare(trained.parts))
@@ -132,6 +136,7 @@ def build(
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
+        stack.enter_context(trained.parts.state.parts_read())
         chief: ChiefServices | None = None
         if reporter is not None:
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
@@ -196,7 +201,12 @@ def _build_model(
     evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
-    updates = world.each(lambda: updates_of(model, dataset, name))
+    readers = plan.roles.readers
+    shards = job.config.shard_optimizer and readers > 1 and plan.roles.trains(world.rank)
+    mesh = Mesh(readers, 1, plan.roles.part_of(world.rank)) if shards else None
+    updates = world.each(lambda: updates_of(model, dataset, name, mesh))
+    if job.config.shard_optimizer and readers == 1 and world.is_chief:
+        log.info("run.shard_optimizer has no effect: one rank trains, and holds the whole optimizer")
     shared = strategy.sharers(plan.roles, job.config)
     if world.is_chief:
         for note in notes_on(
@@ -213,5 +223,7 @@ def _build_model(
         world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
+    for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
+        pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
     return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)

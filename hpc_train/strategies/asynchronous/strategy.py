@@ -12,10 +12,10 @@ from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.parameter_server.open_window import opened_window
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
@@ -78,7 +78,7 @@ class Asynchronous:
         """
         world, roles, model, config = parts.world, parts.roles, parts.model, parts.config
         serves, mean = roles.serves(world.rank), config.max_staleness == 0
-        world.each(lambda: _check_model(model))
+        world.each(lambda: check_model(model))
         world.each(lambda: _check_optimizer(model.optimizer, config))
         step = world.each(lambda: None if serves else _gradient_step(parts, mean))
         traced = {"kinds": step.kinds, "changed": step.changed} if step else None
@@ -241,8 +241,10 @@ def _alone(parts: AsyncParts, world: World, action: Callable[[], T]) -> T:
     return world.on_chief(act)
 
 
-def _check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model) -> None:
     """UserError where workers, each in its own time, cannot do what the model asks for."""
+    from hpc_train.parallel.sharded_embedding import ShardedEmbedding
+
     kind = type(model).__name__
     if has_own_train_step(model):
         raise UserError(
@@ -255,6 +257,13 @@ def _check_model(model: keras.Model) -> None:
             f"run.strategy: async cannot be used with {', '.join(together[:3])}: BatchNormalization(synchronized=True) "
             "averages over the batches of all ranks at the same time, and workers compute each in its own time; leave "
             "synchronized out, or take strategy: sync"
+        )
+    spread = [layer.name for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)]
+    if spread:
+        raise UserError(
+            f"run.strategy: async cannot be used with {', '.join(spread[:3])} (ht.parallel.ShardedEmbedding): ranks "
+            "look up each other's rows in one step, and workers compute each in its own time; take strategy: sync, or "
+            "keras.layers.Embedding, whose rows parameter servers hold in parts"
         )
 
 
@@ -276,4 +285,5 @@ def _check_parts(plan: Partition, roles: Roles, model: keras.Model) -> None:
             f"{roles.servers} servers: nothing would be left for server {empty[0]}; set fewer"
         )
     if plan.cut_variables:
-        refuse_uncuttable(model.optimizer, [model.trainable_variables[number].path for number in plan.cut_variables])
+        cut = [model.trainable_variables[number] for number in plan.cut_variables]
+        refuse_uncuttable(model.optimizer, cut, "run.parameter_servers", "set parameter_servers: 1")

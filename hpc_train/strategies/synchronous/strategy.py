@@ -11,7 +11,9 @@ from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.carrier import carrier_of, collectives_by
+from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.share import averaged_over
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
@@ -79,10 +81,11 @@ def _check_steps(parts: ModelParts) -> None:
             "all ranks, but input_fn may give ranks batches of other numbers of rows, and so of pieces; give all "
             "batches the same (Dataset.batch with drop_remainder=True), or leave accumulate_steps or synchronized out"
         )
-    if config.sparse_gradients == "keras" and ranks > 1:
+    if config.sparse_gradients == "keras" and ranks > 1 and "alone" not in map(averaged_over, model.variables):
         raise UserError(
             f"run.sparse_gradients: keras is for one rank; {ranks} train here: Keras updates the rows that a batch "
-            "has, and ranks have other rows. Take dense, which gives the same on any number of ranks"
+            "has, and ranks have other rows. Take dense, which gives the same on any number of ranks, or "
+            "ht.parallel.ShardedEmbedding, of whose rows each has one rank, which gets the gradients of all"
         )
     if has_own_train_step(model) and config.accumulate_steps > 1:
         raise UserError(
@@ -103,7 +106,8 @@ def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:
     """All ranks train to the end, save, evaluate and export together. Collective."""
     world, chief = context.world, context.chief
-    lifecycle = Lifecycle(context, world, context.state, context.input.current)
+    groups = Groups.of(allreduce.collectives)
+    lifecycle = Lifecycle(context, world, context.state, context.input.current, groups=groups)
 
     def go_back(step: int) -> int:
         going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
@@ -159,4 +163,5 @@ def _train_step(context: RunContext, allreduce: GradientAllreduce) -> TrainStep:
         config.accumulate_steps,
         context.loss,
         rows_apart=config.sparse_gradients == "keras",
+        pieces=state.updates.pieces[0] if state.updates.pieces else None,
     )

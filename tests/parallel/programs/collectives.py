@@ -102,6 +102,10 @@ if world.size > 2:
 if world.size > 1:
     for _ in range(2):  # outside of a tf.function, too, and again by the same name
         assert np.array_equal(top.allreduce([one])[0], [world.size, world.size])
+        counts = tf.constant([world.rank + 1] * world.size)
+        found, received = top.alltoallv(tf.ones([world.size * (world.rank + 1), 2]), counts)
+        assert received.numpy().tolist() == list(range(1, world.size + 1))
+        assert found.shape == (sum(range(1, world.size + 1)), 2)
     raises(ValueError, lambda: top.group([last + 1]), f"from 0 to {last}")
 
 
@@ -114,6 +118,26 @@ def several(x: tf.Tensor, three: tf.Tensor, bit: tf.Tensor, yes: tf.Tensor, agai
         x = top.allreduce([x], "mean")[0]
     return ints, floats, bits, branch, x, tf.constant(again)
 
+
+@tf.function
+def dealt(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found, received = top.alltoallv(x, rows)
+        back, _ = top.alltoallv(tf.sqrt(found), received)  # rows on their way back, as after a look-up
+    return found, received, back, tape.gradient(back, x)
+
+
+for trial in range(12):  # other numbers each time, of which many are 0
+    table = np.random.default_rng(trial).integers(0, 4, (world.size, world.size)) * (trial > 0)
+    table[:, :1] *= trial % 3 > 0
+    table[-1:] *= trial % 2
+    own = np.arange(1.0, 1 + table[world.rank].sum(), dtype=np.float32)[:, None] + 100 * world.rank
+    found, received, back, gradient = dealt(tf.constant(own), tf.constant(table[world.rank]))
+    assert received.numpy().tolist() == table[:, world.rank].tolist()
+    assert found.shape == (table[:, world.rank].sum(), 1)
+    np.testing.assert_allclose(back, np.sqrt(own), rtol=1e-6)
+    np.testing.assert_allclose(gradient, 0.5 / np.sqrt(own), rtol=1e-6)
 
 # The first rank traces its function once more; the others do not know of it.
 for again in (False, world.rank == 0):

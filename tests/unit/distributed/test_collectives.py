@@ -48,8 +48,9 @@ class Threads(Collectives):
     def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
         return tf.concat(self._of_all(tensor), 0)
 
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        return tf.concat([parts[self.rank] for parts in self._of_all(tf.split(tensor, given))], 0)
+    def _alltoall(self, name: str, given: tuple[tf.Tensor, Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        parts = [parts[self.rank] for parts in self._of_all(tf.split(*given))]
+        return tf.concat(parts, 0), tf.stack([part.shape[0] for part in parts])
 
 
 def on_threads(ranks: int, run: Callable[[Collectives], None]) -> None:
@@ -93,6 +94,14 @@ def test_an_implementation_needs_to_know_nothing_of_gradients(ranks: int) -> Non
     on_threads(ranks, run)
 
 
+def test_rows_that_do_not_add_up_are_refused_when_they_are_known() -> None:
+    dealt = tf.function(lambda x, rows: OneRank().alltoallv(x, rows), autograph=False)
+    found, received = dealt(tf.ones([3, 2]), tf.constant([3]))
+    assert (found.shape, received.numpy().tolist(), received.dtype) == ((3, 2), [3], tf.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="do not add up"):
+        dealt(tf.ones([3, 2]), tf.constant([2]))
+
+
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_gradients_are_averaged_with_16_bits_by_any_implementation(kind: Compression) -> None:
     def run(c: Collectives) -> None:
@@ -132,6 +141,7 @@ def test_one_rank_gets_back_what_it_gives_with_its_gradient(traced: bool, dtype:
         one.reducescatter,
         one.allgather,
         one.alltoall,
+        lambda x: one.alltoallv(x, tf.constant([2]))[0],
     ]
 
     def run(x: Any) -> list[Any]:
@@ -174,6 +184,9 @@ FLOATS = tf.TensorSpec([4, 2])
         (lambda c, x: c.allgather(x, 4), FLOATS, r"allgather of 4 rows: rank 1 of 3 gives 1, not 4"),
         (lambda c, x: c.alltoall(x, [[1, 1, 1]] * 3), FLOATS, r"rank 1 of 3 has 4 rows to give"),
         (lambda c, x: c.alltoall(x, [[4]]), FLOATS, r"give it a number for each rank and receiver"),
+        (lambda c, x: c.alltoallv(x, tf.constant([4])), FLOATS, r"3"),
+        (lambda c, x: c.alltoallv(x, [1, 1, 2]), tf.TensorSpec([4, None]), r"only how many may be open"),
+        (lambda c, x: c.alltoallv(x, [1, 1, 2]), tf.TensorSpec([4], tf.bool), r"a tensor of bool"),
     ],
 )
 def test_what_cannot_be_exchanged_is_refused_where_it_is_traced(

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.planning.holdings import Choice, Holding, ModelSizes, VariableSizes, cut, holdings
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.share import Averaged
+from hpc_train.planning.holdings import Choice, Holding, ModelSizes, VariableSizes, cut, holdings, pieces
 from tests.support import SOAK
 
 variables = st.lists(
@@ -28,21 +30,36 @@ def adam(elements: int = 1000, **more: object) -> ModelSizes:
 
 
 @given(variables, st.integers(1, 9))
-@settings(max_examples=100 * SOAK)
+@settings(max_examples=100 * SOAK, deadline=None)
 @pytest.mark.random
-def test_the_parts_of_all_ranks_are_the_whole(found: list[VariableSizes], ranks: int) -> None:
-    parts = cut(found, ranks)
-    assert len(parts) == ranks
-    assert [sum(own) for own in zip(*parts, strict=True)] == [v.elements for v in found] if found else True
-    sizes = ModelSizes(tuple(found), common=12)
-    chief, *others = holdings(sizes, Choice(ranks, shard_optimizer=True))
-    assert chief.parameters == sum(v.nbytes for v in found)
-    assert chief.optimizer * ranks >= (sizes.optimizer if len(others) == 0 else 0)
-    assert max(one.optimizer for one in (chief, *others)) * ranks >= sizes.optimizer
+def test_the_parts_of_all_servers_are_the_whole(found: list[VariableSizes], servers: int) -> None:
+    parts = cut(found, servers)
+    assert len(parts) == servers
+    assert [sum(own) for own in zip(*parts, strict=True)] == [v.elements for v in found]
 
 
 @given(variables, st.integers(1, 4), st.integers(1, 4))
-@settings(max_examples=100 * SOAK)
+@settings(max_examples=100 * SOAK, deadline=None)
+@pytest.mark.random
+def test_the_pieces_of_all_ranks_are_the_whole_once_for_each_model_part(
+    found: list[VariableSizes], data: int, model: int
+) -> None:
+    kinds: list[Averaged] = ["world", "data", "alone"]
+    mixed = [replace(v, averaged=kinds[n % 3], undivided=n == 3) for n, v in enumerate(found)]
+    ranks = [pieces(mixed, Mesh(data, model, rank)) for rank in range(data * model)]
+    for number, variable in enumerate(mixed):
+        times = data * model if variable.undivided or variable.averaged == "alone" else 1
+        times = model if variable.averaged == "data" and times == 1 else times
+        assert sum(own[number] for own in ranks) == times * variable.elements
+    sizes = ModelSizes(tuple(mixed), common=12)
+    first, *others = holdings(sizes, Choice(data * model, model, shard_optimizer=True))
+    slots = [sum(n * v.slot for n, v in zip(own, mixed, strict=True)) for own in ranks]
+    assert first.optimizer - 12 == slots[0]
+    assert [other.optimizer - 12 for other in others] == slots[1:2]
+
+
+@given(variables, st.integers(1, 4), st.integers(1, 4))
+@settings(max_examples=100 * SOAK, deadline=None)
 @pytest.mark.random
 def test_no_option_holds_more_of_the_optimizer_than_one_rank(found: list[VariableSizes], data: int, model: int) -> None:
     sizes = ModelSizes(tuple(replace(v, averaged="data" if n % 2 else "world") for n, v in enumerate(found)))

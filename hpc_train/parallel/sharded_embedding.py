@@ -1,0 +1,160 @@
+"""An embedding whose table is spread over ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hpc_train.arguments import check_count, check_type, checked_arguments
+from hpc_train.distributed.collectives import cut
+from hpc_train.distributed.exchange import groups
+from hpc_train.distributed.placement import placement
+from hpc_train.distributed.share import Share, set_share
+from hpc_train.errors import UserError
+from hpc_train.parallel.block_values import block_values
+from hpc_train.parallel.row_exchange import looked_up, own_rows
+
+SHOWN = 8
+"""Ids that an error names."""
+_RETIRED = {
+    "input_dim": "is called rows",
+    "output_dim": "is called width",
+    "embeddings_regularizer": "would touch all rows of the table in each step; use the optimizer's weight_decay",
+    "embeddings_constraint": "would touch all rows of the table in each step; normalize those that are looked up",
+    "weights": "no process holds them; use a warm start, or embeddings_initializer=keras.initializers.Constant(…)",
+}
+"""Arguments of keras.layers.Embedding that are none here."""
+
+
+@partial(checked_arguments, retired=_RETIRED)
+@keras.saving.register_keras_serializable(package="hpc_train")
+class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
+    """A keras.layers.Embedding of which each rank of a synchronous job holds a part of the rows.
+
+    The ranks look rows up together, in each step and in each batch of an evaluation that all ranks make: each gets from
+    the others the rows of its own batch, and they the gradients of theirs. What a step costs is a matter of the ids of
+    its batches, not of the rows of the table, where the optimizer takes rows (SGD; others with `run.sparse_gradients:
+    keras`). A process without other ranks has the whole table, and the layer is an ordinary one.
+
+    Initial values are drawn in blocks of 4,096 rows, so that they are the same on any number of ranks. An initializer
+    of your own is asked for each block as for a variable of that shape, with a seed of the block's.
+
+    Args:
+        rows: Of the table; ids are 0 to `rows` - 1.
+        width: Numbers of a row.
+        embeddings_initializer: Zeros, Ones, Constant, or one of Keras's or your own that has a seed; not Orthogonal.
+        mask_zero: As in keras.layers.Embedding: whether 0 is no id but padding, to be left out by layers that follow.
+        trainable, dtype, name: As in every Keras layer.
+
+    Raises:
+        UserError: A number out of range, or an initializer that cannot draw blocks. When it is called: ids that are
+        not whole numbers, or, naming them, not in the table; in a tf.function the latter is
+        tf.errors.InvalidArgumentError.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        embeddings_initializer: Any = "uniform",
+        mask_zero: bool = False,
+        trainable: bool = True,
+        dtype: Any = None,
+        name: str | None = None,
+    ) -> None:
+        check_count("ShardedEmbedding", "rows", rows)
+        check_count("ShardedEmbedding", "width", width)
+        check_type("ShardedEmbedding", "mask_zero", mask_zero, bool, "true or false")
+        super().__init__(trainable=trainable, dtype=dtype, name=name)
+        self.rows, self.width, self.mask_zero = rows, width, mask_zero
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.supports_masking, self.autocast = mask_zero, False
+        mesh = placement()
+        parts = cut(rows, mesh.data if mesh else 1)
+        self._begin = sum(parts[: mesh.data_index]) if mesh else 0
+        self._count, self._parts = parts[mesh.data_index if mesh else 0], len(parts)
+        self._values = block_values(self.embeddings_initializer, rows, width, self._begin, self._begin + self._count)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes this rank's rows of the table, called `embeddings` as Keras's."""
+        shape = (self._count, self.width)
+        self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=self._values)
+        if self._parts > 1:
+            end = self._begin + self._count
+            set_share(self.embeddings, Share((self.rows, self.width), 0, self._begin, end), averaged="alone")
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """The rows of `inputs`. Collective in a training step of several ranks."""
+        self._check_kind(inputs)
+        given = tf.convert_to_tensor(inputs)
+        ids = self._checked(tf.reshape(tf.cast(given, tf.int64), [-1]))
+        table, found = self.embeddings.value, groups()
+        if found is not None:
+            assert found.data.ranks == self._parts, "the ranks that train are those of the mesh that the model is for"
+            rows = looked_up(table, self.rows, self._begin, ids, found.data)
+        elif self._parts == 1:
+            rows = tf.gather(table, ids)
+        elif placement() is not None:  # the model is tried out, of which only shapes matter
+            rows = own_rows(table, self._begin, ids)
+        else:
+            raise UserError(
+                f"{self.name} (ShardedEmbedding) is spread over {self._parts} ranks, and is called outside of a step: "
+                "hooks, callbacks and serving functions cannot call it; build the model again in a process of its own, "
+                "from a checkpoint or an export"
+            )
+        shape = tf.concat([tf.shape(given), [self.width]], 0)
+        result = tf.reshape(tf.cast(rows, self.compute_dtype), shape)
+        result.set_shape([*given.shape, self.width])
+        return result
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Which ids are not padding; None without mask_zero."""
+        return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """One axis more, of `width`."""
+        return (*input_shape, self.width)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Without a call: nothing is exchanged."""
+        self._check_kind(inputs)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """For a layer of the whole table, wherever that is made again."""
+        own = {"rows": self.rows, "width": self.width, "mask_zero": self.mask_zero}
+        initializer = keras.initializers.serialize(self.embeddings_initializer)
+        return {**super().get_config(), **own, "embeddings_initializer": initializer}
+
+    def _check_kind(self, inputs: Any) -> None:
+        kind = tf.as_dtype(inputs.dtype)
+        if not kind.is_integer:
+            raise UserError(
+                f"{self.name} (ShardedEmbedding) got ids of {kind.name}; give it whole numbers, such as those of "
+                "keras.Input(shape, dtype='int32')"
+            )
+
+    def _checked(self, ids: Any) -> Any:
+        """`ids`, of which each is in the table, or an error that names those which are not."""
+        outside = tf.logical_or(ids < 0, ids >= self.rows)
+        if tf.executing_eagerly():
+            if tf.reduce_any(outside):
+                raise UserError(self._refusal(ids, outside).numpy().decode())
+            return ids
+        inside = tf.logical_not(tf.reduce_any(outside))
+        refused = tf.cond(inside, tf.no_op, lambda: tf.debugging.Assert(inside, [self._refusal(ids, outside)]))
+        with tf.control_dependencies([refused]):
+            return tf.identity(ids)
+
+    def _refusal(self, ids: Any, outside: Any) -> Any:
+        wrong = tf.boolean_mask(ids, outside)
+        return tf.strings.format(
+            f"{self.name} (ShardedEmbedding): {{}} of {{}} ids are outside its table, which has the rows 0 to "
+            f"{self.rows - 1}: {{}}",
+            (tf.size(wrong), tf.size(ids), wrong[:SHOWN]),
+            summarize=SHOWN,
+        )

@@ -1,0 +1,20 @@
+"""ShardedEmbedding on real ranks: what it trains is what one process would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY, run_ranks
+
+PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "sharded_embedding.py"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "how"), [(1, ["mpi"]), (2, ["horovod"]), (3, ["mpi", "light"]), (4, ["mpi"]), (4, ["horovod", "light"])]
+)
+def test_a_table_in_parts_trains_as_a_whole_one(ranks: int, how: list[str], tmp_path: Path) -> None:
+    done = run_ranks(ranks, [PROGRAM, *how], tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is fine") == ranks
