@@ -73,7 +73,7 @@ def _variable(variable: Any, slots: Sequence[Any], by_rows: bool) -> VariableSiz
         sum(dtype_of(slot).itemsize for slot in alike),
         sum(nbytes_of(slot) for slot in slots if tuple(slot.shape) != shape),
         averaged_over(variable),
-        in_rows=averaged_over(variable) == "alone" and by_rows,
+        in_rows=averaged_over(variable) == "alone" and by_rows and not slots,  # with slots, all rows are computed
         undivided=not shape or variable.constraint is not None,
     )
 
