@@ -80,6 +80,7 @@ class Checkpointing:
 
     def __init__(self, context: RunContext, world: World, state: Saved) -> None:
         self._world, self._state, self._chief, self._ranks = world, state, context.chief, context.world.size
+        self._copies = context.plan.roles.model
         self._config, self._manager, self._watchdog = context.config, context.manager, context.watchdog
         self._stalls: dict[int, float] = {}
         restored = self._chief.restored if self._chief else None
@@ -102,7 +103,7 @@ class Checkpointing:
         if step == self._at_hand:
             return False
         self._state.average()
-        rng = rng_state.gather(self._world, self._state.layers)
+        rng = rng_state.gather(self._world, self._state.layers, self._copies)
         start, parts, halt = time.monotonic(), self._state.parts, self._config.on_save_error == "halt"
         if parts is not None:  # nobody overwrites its own before the snapshot before is written
             self.wait(step, halt)

@@ -105,7 +105,7 @@ class TrainingLoop:
         self._stream, self._drains = Stream(self._depth), drains_after(self._config)
         self._step = self._dispatched = first_step
         self._in_flight: deque[_Dispatched] = deque()
-        self._rate, self._times = Rate(), TimeShares()
+        self._rate, self._times, self._copies = Rate(), TimeShares(), self._context.plan.roles.model
         self._last_step = self._max_steps
         self._end: End = "end of input"
         self._save_asked, self._done_at = False, 0.0
@@ -249,7 +249,7 @@ class TrainingLoop:
 
     def _count(self, rows: int, step_secs: float, report: StepReport) -> None:
         """Counts a step that was over `step_secs` after it was dispatched, by the host's clock."""
-        self._rate.step(rows * self._world.size)
+        self._rate.step(rows * self._world.size // self._copies)
         waited, gap_secs = self._batches.waited_secs, None
         if report.done_at:
             begun_at = max(report.begun_at, self._done_at)

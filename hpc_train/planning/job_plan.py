@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +22,7 @@ from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OPTION
 from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
+from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
@@ -86,13 +86,12 @@ def plan_job(job: JobConfig, code: Path, ranks: int, resources: Resources, memor
     room, nodes = _memory_of(resources, ranks, memory)
     with ExitStack() as stack:
         models = _Models(job, code, stack)
-        return _planned(job, models, ranks, nodes, room, roles.servers, roles.readers)
+        return _planned(job, models, roles, nodes, room)
 
 
-def _planned(
-    job: JobConfig, models: _Models, ranks: int, nodes: int, room: Memory, servers: int, readers: int
-) -> JobPlan:
-    asked = models.asked(ranks, readers, servers)
+def _planned(job: JobConfig, models: _Models, roles: Roles, nodes: int, room: Memory) -> JobPlan:
+    ranks, sharded = roles.size, job.run.shard_optimizer
+    asked = Choice(roles.trainers, roles.model, sharded, roles.servers, int(roles.dedicated))
     sizes = models.sizes(asked)
     options = models.options(ranks, asked)
     best = first_that_fits(options, room)
@@ -131,15 +130,6 @@ class _Models:
         self._refused: dict[str, str] = {}
         self.divides = False
         self.notes: list[str] = []
-
-    def asked(self, ranks: int, readers: int, servers: int) -> Choice:
-        """What the job file has."""
-        run = self._job.run
-        if servers:
-            return Choice(readers, servers=servers)
-        mesh = getattr(run, "mesh", None)
-        shard = bool(getattr(run, "shard_optimizer", False))
-        return Choice(readers, mesh.model if mesh is not None else 1, shard, idle=ranks - readers)
 
     def sizes(self, choice: Choice, near: bool = False) -> ModelSizes:
         """The model as the first rank that trains has it.
@@ -219,9 +209,8 @@ class _Models:
 
 def _check_asynchronous(run: RunOptions) -> None:
     """UserError where a key of `run` is for synchronous jobs alone, but for those that divide them."""
-    divided: dict[str, Any] = {n: v for n, v in (("shard_optimizer", False), ("mesh", None)) if hasattr(run, n)}
     try:
-        replace(run, strategy="async", chief="train", **divided)
+        replace(run, strategy="async", chief="train", shard_optimizer=False, mesh=None)
     except ValidationError as error:
         raise UserError(f"run: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,6 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
@@ -31,6 +31,7 @@ from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.lazy import keras
 from hpc_train.model import rng_state
@@ -39,7 +40,7 @@ from hpc_train.model.learning_rate import optimizer_settings
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.notes import notes_on
-from hpc_train.model.own_steps import updates_of
+from hpc_train.model.own_steps import has_own_train_step, updates_of
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -70,6 +71,7 @@ class _TrainingSetup:
     restored: Snapshot | None
     warm: tuple[WarmStartResult, ...]
     settings: Settings
+    whole: WholeModel | None
 
 
 @contextmanager
@@ -93,6 +95,7 @@ def build(
         UserError: The data, the model, an exporter, a hook or the strategy does not do; nothing has been written.
         Whatever the model, the input or a hook raise.
     """
+    job = _seeded_alike(world, job, plan)
     with ExitStack() as stack:
         start_timeline.begin("TensorFlow")
         device = set_up_tensorflow(world)
@@ -103,7 +106,7 @@ def build(
         data.open(world, plan.progress)
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
-        with placed(Mesh(plan.roles.readers, 1, plan.roles.part_of(world.rank)) if together else None):
+        with placed(plan.roles.mesh_of(world.rank) if together else None):
             trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         start_timeline.begin("exchange")
@@ -159,6 +162,7 @@ def build(
             watchdog=watchdog,
             training=training,
             chief=chief,
+            whole=trained.whole,
         )
 
 
@@ -188,6 +192,14 @@ def _chief_services(
         )
 
 
+def _seeded_alike(world: World, job: TrainingJob, plan: RunPlan) -> TrainingJob:
+    """`job` with a seed where it has none and its ranks have to draw alike, whose layers are divided. Collective."""
+    if plan.roles.model == 1 or job.config.tf_random_seed is not None:
+        return job
+    config = replace(job.config, tf_random_seed=world.broadcast(secrets.randbits(32)))
+    return replace(job, estimator=replace(job.estimator, config=config))
+
+
 def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, strategy: Strategy, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
@@ -197,20 +209,23 @@ def _build_model(
         return build_model(job.estimator, data.current.dataset)
 
     model = world.each(build_another)
+    from hpc_train.parallel.checks import check_layers  # and with it Keras
+
+    world.each(lambda: check_layers(model, job.config, plan.roles.model, has_own_train_step(model)))
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
-    evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
+    evaluators, exporter_runners, whole = prepare_evaluations(world, job, plan, data, model, build_another)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
-    readers = plan.roles.readers
-    shards = job.config.shard_optimizer and readers > 1 and plan.roles.trains(world.rank)
-    mesh = Mesh(readers, 1, plan.roles.part_of(world.rank)) if shards else None
+    trainers = plan.roles.trainers
+    shards = job.config.shard_optimizer and trainers > 1 and plan.roles.trains(world.rank)
+    mesh = plan.roles.mesh_of(world.rank) if shards else None
     updates = world.each(lambda: updates_of(model, dataset, name, mesh))
-    if job.config.shard_optimizer and readers == 1 and world.is_chief:
+    if job.config.shard_optimizer and trainers == 1 and world.is_chief:
         log.info("run.shard_optimizer has no effect: one rank trains, and holds the whole optimizer")
     shared = strategy.sharers(plan.roles, job.config)
     if world.is_chief:
         for note in notes_on(
-            model, updates, plan.roles.readers, plan.roles.servers > 0, job.config.mixed_precision, name
+            model, updates, plan.roles.trainers, plan.roles.servers > 0, job.config.mixed_precision, name
         ):
             log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config, name)
@@ -226,4 +241,4 @@ def _build_model(
     for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
         pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
-    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)
+    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings, whole)

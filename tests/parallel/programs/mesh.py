@@ -136,9 +136,8 @@ def trained(model: Any, groups: Groups | None) -> list[tuple[float, list[np.ndar
         if groups is None:
             loss, gradients = step(x, y)
         else:
-            own = slice(
-                groups.mesh.data_index * 8 // groups.mesh.data, (groups.mesh.data_index + 1) * 8 // groups.mesh.data
-            )
+            rows = 8 // groups.mesh.data
+            own = slice(groups.mesh.data_index * rows, (groups.mesh.data_index + 1) * rows)
             with exchanging(groups):
                 loss, gradients = step(x[own], y[own])
         found.append((float(loss), [g.numpy() for g in gradients]))
