@@ -1,0 +1,145 @@
+"""hpc-train plan: a job's model, built in one process; nothing is trained, nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hpc_train.cli.app import app
+from tests.support import Job, make_job_in
+
+PARAMETERS = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+"""Bytes of the model of tests.support."""
+
+LAMB = """
+import keras
+
+def build_model(params):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.Lamb(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+DIVIDED = """
+import keras
+from hpc_train import parallel
+
+def build_model(params):
+    layers = [parallel.ColumnDense(4000, "relu"), parallel.RowDense(4)]
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1000), *layers])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, words)])
+
+
+def told(job: Job, *words: object) -> dict[str, Any]:
+    done = call(job.file, *words, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def named(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {option["name"]: option for option in found["options"]}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return make_job_in(tmp_path_factory.mktemp("plan"))
+
+
+def test_what_ranks_hold_and_send(job: Job) -> None:
+    before = sorted(job.folder.rglob("*"))
+    found = told(job, "--ranks", 4, "--memory", "80G")
+    options = named(found)
+    assert list(options) == ["sync", "shard_optimizer", "async"]
+    chief = options["sync"]["chief"]
+    assert (chief["parameters"], chief["gradients"]) == (PARAMETERS, PARAMETERS)
+    assert chief["optimizer"] == pytest.approx(2 * PARAMETERS, abs=16)
+    assert 0 < chief["activations"] < 10_000
+    assert options["shard_optimizer"]["chief"]["optimizer"] < chief["optimizer"] / 3
+    assert options["sync"]["sent"] == options["shard_optimizer"]["sent"] == 2 * 3 * PARAMETERS // 4
+    assert options["sync"]["asked"] and found["best"] == {}
+    assert found["memory"]["nbytes"] == 80 << 30
+    assert [path for path in sorted(job.folder.rglob("*")) if "__pycache__" not in str(path)] == before
+
+
+def test_the_table_has_80_columns(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = call(job.file, "--ranks", 4)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80, done.output
+    assert lines[1].startswith("> sync") and " yes " in lines[1]
+    assert lines[-1] == "It fits as tiny asks for it."
+    assert "activ: an estimate" in done.output
+
+
+def test_what_fits_is_named_with_its_line(tmp_path: Path) -> None:
+    job = make_job_in(tmp_path, model=DIVIDED)
+    found = named(told(job, "--ranks", 4, "--memory", "80G", "--set", "resources.gpus_per_node=4"))
+    assert list(found) == ["sync", "shard_optimizer", "mesh 2 x 2", "mesh 2 x 2 + shard", "mesh 1 x 4", "async"]
+    whole, half = found["sync"]["needs"], found["mesh 2 x 2"]["needs"]
+    assert half < 0.6 * whole
+    room = f"{(half + whole) // 2 >> 20}M"
+    done = call(job.file, "--ranks", 4, "--memory", room, "--set", "resources.gpus_per_node=4")
+    assert done.exit_code == 0, done.output
+    assert "It does not fit as it is. The first way that does" in done.output
+    assert done.output.splitlines()[-1] in (
+        "    run: {mesh: {data: 2, model: 2}}",
+        "    run: {shard_optimizer: true}",
+    )
+    less = f"{(half // 2 + found['mesh 1 x 4']['needs'] // 4) >> 20}M"
+    done = call(job.file, "--ranks", 2, "--memory", less, "--set", "resources.gpus_per_node=2")
+    assert "Nothing fits on 2 ranks" in done.output
+    assert "On 4 ranks this does:" in done.output or "On 8 ranks this does:" in done.output
+
+
+def test_what_cannot_be_is_told_with_the_reason(tmp_path: Path) -> None:
+    job = make_job_in(tmp_path, model=LAMB, run={"compression": "bf16"})
+    options = named(told(job, "--ranks", 2))
+    assert "Lamb cannot be applied to a part of a variable" in options["shard_optimizer"]["refused"]
+    assert "`compression` is for `strategy: sync`" in options["async"]["refused"]
+    assert options["sync"]["sent"] == PARAMETERS * 0 + 4 * (8 * 4 + 4) // 2, "in 16 bits"
+    shown = call(job.file, "--ranks", 2).output
+    assert "shard_optimizer: not possible: run.shard_optimizer: Lamb" in shown
+
+
+def test_seconds_are_of_the_links_that_were_measured(job: Job, tmp_path: Path) -> None:
+    config = {"operation": "allreduce", "place": "one node", "way": "Horovod, group, mean", "bytes": 1000}
+    record = {"benchmark": "collectives", "ranks": 2, "value": 1e-6, "config": config}
+    (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
+    found = told(job, "--ranks", 2, "--links", tmp_path)
+    assert named(found)["sync"]["secs"] == pytest.approx(PARAMETERS / 1e3)
+    assert named(found)["async"]["secs"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", 0], "greater than or equal to 1"),
+        (["--ranks", 2, "--memory", "much"], "--memory: 'much' is no size"),
+        (["--ranks", 2, "--set", "run.strategy=asynk"], "did you mean"),
+        (["--ranks", 1, "--set", "run.strategy=async"], "run.parameter_servers: 1 rank cannot be split"),
+        (["--ranks", 3, "--set", "run.mesh={model: 2}"], "run.mesh: model: 2 does not go with 3 ranks"),
+        (["--ranks", 2, "--links", "nowhere.jsonl"], "--links: nowhere.jsonl"),
+        (["--ranks", 2, "--set", "resources.tier=NONE"], "there is no tier 'NONE'"),
+    ],
+)
+def test_mistakes(job: Job, words: list[object], said: str) -> None:
+    done = call(job.file, *words)
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_model_that_does_not_take_its_rows(tmp_path: Path) -> None:
+    job = make_job_in(tmp_path, model=LAMB.replace("(8,)", "(9,)"))
+    done = call(job.file, "--ranks", 2)
+    assert done.exit_code == 2, done.output
+    assert "build_model" in done.output and "Traceback" not in done.output
