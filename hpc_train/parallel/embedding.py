@@ -81,7 +81,7 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
         unknown = tf.boolean_mask(ids, tf.logical_not(known))
         rows = f"the rows 0 to {self.input_dim - 1}"
         said = tf.strings.format(
-            f"layer '{self.name}': {{}} of {{}} ids are outside the table, which has {rows}: {{}}",
+            f"{self.name} (Embedding): {{}} of {{}} ids are outside its table, which has {rows}: {{}}",
             (tf.size(unknown), tf.size(ids), unknown[:SHOWN]),
             summarize=SHOWN,
         )

@@ -227,7 +227,7 @@ def refused(groups: Groups) -> None:
         with exchanging(groups):
             tf.function(lambda x: model(x), autograph=False)(ids)
     except tf.errors.InvalidArgumentError as error:
-        assert "2 of 6 ids are outside the table, which has the rows 0 to 12: [-1 13]" in str(error), error
+        assert "2 of 6 ids are outside its table, which has the rows 0 to 12: [-1 13]" in str(error), error
     else:
         raise AssertionError("ids outside the table were taken")
 
