@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -28,6 +29,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model.job_model import JobModel
 from hpc_train.model.own_steps import has_own_train_step
+from hpc_train.parallel.checks import check_layers
 from hpc_train.parallel.divided import Divided
 from hpc_train.planning.holdings import Choice, ModelSizes
 from hpc_train.planning.model_sizes import sizes_of
@@ -44,6 +46,8 @@ from hpc_train.planning.options import (
 from hpc_train.strategies import strategy_of
 from hpc_train.strategies.asynchronous.strategy import check_model
 from hpc_train.telemetry.units import counted
+
+Run = TypeVar("Run", bound=RunOptions)
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,8 @@ class _Models:
     def _measured(self, mesh: Mesh) -> ModelSizes | UserError:
         try:
             found, model = sizes_of(self._model.estimator(), self._dataset, mesh, self._job.run.accumulate_steps)
+            if mesh.model > 1:
+                check_layers(model, self._model.config, mesh.model, has_own_train_step(model))
         except UserError as error:
             if mesh.model == 1:
                 raise
@@ -173,9 +179,10 @@ class _Models:
             if not has_own_train_step(model):
                 refuse_uncuttable(model.optimizer, model.trainable_variables, OPTION, "leave shard_optimizer out")
         with self._refusing("async"):
+            _check_asynchronous(self._job.run)
             check_model(model)
             refuse_loss_scale(model.optimizer)
-            _check_asynchronous(self._job.run)
+            check_layers(model, _asynchronous(self._model.config), 1, own_step=False)
 
     @contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
@@ -210,9 +217,13 @@ class _Models:
 def _check_asynchronous(run: RunOptions) -> None:
     """UserError where a key of `run` is for synchronous jobs alone, but for those that divide them."""
     try:
-        replace(run, strategy="async", chief="train", shard_optimizer=False, mesh=None)
+        _asynchronous(run)
     except ValidationError as error:
         raise UserError(f"run: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def _asynchronous(run: Run) -> Run:
+    return replace(run, strategy="async", chief="train", shard_optimizer=False, mesh=None)
 
 
 def _memory_of(resources: Resources, ranks: int, given: str | None) -> tuple[Memory, int]:

@@ -150,7 +150,9 @@ def test_ids_outside_a_table_are_counted_and_named():
     for call in (layer, tf.function(layer)):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             call(tf.constant([[0, 5], [-1, 4]]))
-        assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(refused.value)
+        assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(
+            refused.value
+        )
 
 
 def test_a_mesh_says_what_would_fit():
