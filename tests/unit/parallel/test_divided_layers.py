@@ -123,7 +123,7 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.ColumnDense(8)(column(x)), "needs it whole"),
         (lambda x: column(x), "is an output of the model"),
     ):
-        with pytest.raises(UserError, match=".*") as refused:
+        with pytest.raises(UserError) as refused:
             checked(make)
         assert said in str(refused.value), refused.value
 
@@ -150,7 +150,9 @@ def test_ids_outside_a_table_are_counted_and_named():
     for call in (layer, tf.function(layer)):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             call(tf.constant([[0, 5], [-1, 4]]))
-        assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(refused.value)
+        assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(
+            refused.value
+        )
 
 
 def test_a_mesh_says_what_would_fit():
