@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.distributed.share import averaged_over, set_share, share_of
 from hpc_train.distributed.tensors import dtype_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
@@ -64,7 +65,10 @@ def clipped(optimizer: keras.optimizers.Optimizer, values: Sequence[Any], variab
 
 
 def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> OptimizerVariables:
-    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
+    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them.
+
+    Of a variable of which this rank holds a part, slots are of the same part.
+    """
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
     kind = keras.optimizers.Optimizer
@@ -73,6 +77,8 @@ def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> Optimi
     def noted(part: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         slot = add(part, reference_variable, *args, **kwargs)
         slots[numbers[id(reference_variable)]].append(slot)
+        if (share := share_of(reference_variable)) is not None and tuple(slot.shape) == share.held:
+            set_share(slot, share, averaged_over(reference_variable))
         return slot
 
     kind.add_variable_from_reference = noted  # of all parts of a MultiOptimizer, which it may choose only now

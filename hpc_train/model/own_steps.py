@@ -191,7 +191,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str, sharded: Mes
         if sharded is not None:
             pieces.append(OptimizerPieces(optimizer, variables, sharded))
         elif not optimizer.built:
-            optimizer.build(list(variables))
+            build(optimizer, list(variables))
     return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order), pieces=tuple(pieces))
 
 

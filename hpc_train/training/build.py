@@ -132,6 +132,7 @@ def build(
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
+        stack.enter_context(trained.parts.state.parts_read())
         chief: ChiefServices | None = None
         if reporter is not None:
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
@@ -197,8 +198,8 @@ def _build_model(
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
     readers = plan.roles.readers
-    shards = job.config.shard_optimizer and readers > 1 and plan.roles.trains(world.rank)
-    mesh = Mesh(readers, 1, plan.roles.part_of(world.rank)) if shards else None
+    shards = job.config.shard_optimizer and readers > 1
+    mesh = Mesh(readers, 1, world.rank) if shards else None
     updates = world.each(lambda: updates_of(model, dataset, name, mesh))
     if job.config.shard_optimizer and readers == 1 and world.is_chief:
         log.info("run.shard_optimizer has no effect: one rank trains, and holds the whole optimizer")
