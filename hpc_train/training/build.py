@@ -217,7 +217,7 @@ def _build_model(
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
     trainers = plan.roles.trainers
-    shards = job.config.shard_optimizer and trainers > 1 and plan.roles.trains(world.rank)
+    shards = job.config.shard_optimizer and trainers > 1
     mesh = plan.roles.mesh_of(world.rank) if shards else None
     updates = world.each(lambda: updates_of(model, dataset, name, mesh))
     if job.config.shard_optimizer and trainers == 1 and world.is_chief:
