@@ -265,7 +265,9 @@ def shapes_are_compared():
     for changed, said in (("shape", r"kernel bfloat16 \[37, 52\]"), ("gone", "FileNotFoundError")):
         try:
             if changed == "gone":
-                manager.reading = CheckpointManager(folder / "nowhere", Retention(0)).reading if world.rank else manager.reading
+                manager.reading = (
+                    CheckpointManager(folder / "nowhere", Retention(0)).reading if world.rank else manager.reading
+                )
             else:
                 state._all["model/sequential/wide/kernel"]._hpc_train_share = Share((37, 999))
             Restorer(manager, state, world.rank, world.size, {"a": "b"}).restore(world, 2)
