@@ -247,6 +247,16 @@ class RunOptions:
             raise ValueError("`mesh` and `chief: dedicated` exclude each other; the chief trains here: `chief: train`")
         return mesh
 
+    @field_validator("shard_optimizer")
+    @classmethod
+    def _has_no_idle_rank(cls, sharded: bool, info: ValidationInfo) -> bool:
+        if sharded and info.data.get("chief") == "dedicated":
+            raise ValueError(
+                "`shard_optimizer` and `chief: dedicated` exclude each other: a dedicated chief is sent the state of "
+                "one worker, and each has a part; take `chief: train`, which writes checkpoints in a thread, too"
+            )
+        return sharded
+
     @field_validator("profile_steps")
     @classmethod
     def _is_a_range(cls, steps: tuple[int, int] | None) -> tuple[int, int] | None:

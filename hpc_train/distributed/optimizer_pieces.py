@@ -151,30 +151,18 @@ class OptimizerPieces:
                 self.held[number] = _piece(self.variables[number], start, stop)
         self.optimizer_variables: OptimizerVariables = build(optimizer, self.held)
         exclude_alike(optimizer, self.variables, self.held)
-        for held, slots in zip(self.held, self.optimizer_variables.slots, strict=True):
-            self._share(kind, held, slots)
-        if odd := [v.path for v in self.optimizer_variables.common if tuple(v.shape)]:
+        slots = self.optimizer_variables.slots
+        odd = [slot.path for n in self.cut for slot in slots[n] if share_of(slot) is None]
+        if odd := [*odd, *(v.path for v in self.optimizer_variables.common if tuple(v.shape))]:
             raise UserError(
-                f"{OPTION}: {kind} keeps variables that are not made for one of the model's ({odd[0]}), and cannot be "
-                "divided among ranks; leave shard_optimizer out, or take another one"
+                f"{OPTION}: {kind} keeps variables that are not shaped like one of the model's ({odd[0]}), and cannot "
+                "be divided among ranks; leave shard_optimizer out, or take another one"
             )
         self._begin_as_copies: list[tuple[int, Any]] = []
         for part, numbers in of_parts(optimizer, self.held) if cut else ():
             copies = copies_in(part)
-            slots = self.optimizer_variables.slots
             self._begin_as_copies += [(n, slots[n][copy]) for n in numbers for copy in copies if n in self.cut]
         self.begin()
-
-    def _share(self, kind: str, held: Any, slots: Sequence[Any]) -> None:
-        if (share := share_of(held)) is None:
-            return
-        for slot in slots:
-            if tuple(slot.shape) != tuple(held.shape):
-                raise UserError(
-                    f"{OPTION}: {kind} keeps {slot.path}, which is not shaped like the variable that it is for; leave "
-                    "shard_optimizer out, or take another one"
-                )
-            set_share(slot, share, averaged_over(held))
 
     def begin(self) -> None:
         """Slots that begin as a copy of a variable become that of what the variables are now. Local, eagerly."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -68,6 +70,21 @@ def tensor_of(array: np.ndarray) -> Any:
         if array.dtype.kind not in "iuf":  # such as bfloat16, which numpy's side of DLPack does not know
             return tf.bitcast(tensor_of(array.view(f"u{array.dtype.itemsize}")), array.dtype)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def filled_by(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
+    """A tensor in memory of TensorFlow's own, into which `fill` writes: a variable made of it needs no other.
+
+    TensorFlow copies a tensor of other memory, as that of `tensor_of`, once the variable's rows are looked up.
+    """
+    kind = tf.as_dtype(dtype)
+    with on_host():
+        tensor = tf.raw_ops.Empty(shape=[*shape, kind.size], dtype=tf.uint8)
+        if math.prod(shape):
+            address = np.asarray(memoryview(tensor)).ctypes.data
+            memory = (ctypes.c_uint8 * (math.prod(shape) * kind.size)).from_address(address)
+            fill(np.frombuffer(memory, kind.as_numpy_dtype).reshape(shape))
+        return tf.bitcast(tensor, kind)
 
 
 def on_host() -> AbstractContextManager[Any]:

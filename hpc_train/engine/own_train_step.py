@@ -10,7 +10,7 @@ from hpc_train.distributed.agreement import all_finite
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
-from hpc_train.distributed.share import Averaged, averaged_over, share_of
+from hpc_train.distributed.share import Averaged, averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
@@ -139,7 +139,7 @@ def make_own_train_step(
     ranks, train_step = allreduce.ranks, own_train_step(model)
     averaging, names = _Averaging(allreduce, state), list[str]()
     whose = f"train_step of {type(model).__name__}"
-    variables, shared = state.everything(), [v for v in state.shared() if share_of(v) is None]
+    variables, shared = state.everything(), state.shared()
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -92,7 +92,8 @@ class Update:
         from hpc_train.optimizers.fused import fused_updates
 
         held = [self._held[k] for k in used]
-        with fused_updates(self._optimizer), self._agreed(used, held, alike):
+        fused = nullcontext() if apply else fused_updates(self._optimizer)
+        with fused, self._agreed(used, held, alike):
             (apply or self._optimizer.apply)(list(gradients), held)
 
     @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -34,8 +35,10 @@ class WholeModel:
         self._world, self._parts = world, model
 
         def whole() -> keras.Model | None:
-            with placed(None), rng_state.unchanged():
-                return build() if world.is_chief else None
+            if not world.is_chief:
+                return None
+            with placed(None), rng_state.unchanged(), _names_unchanged():
+                return build()
 
         self.model = world.each(whole)
 
@@ -67,3 +70,17 @@ class WholeModel:
                     box.flat[found.first + begin : found.first + begin + count] = values[:count]
         if whole is not None:
             whole.assign(array)
+
+
+@contextmanager
+def _names_unchanged() -> Iterator[None]:
+    """A context whose layers are not counted in the names of later ones, which are to be the same on all ranks."""
+    state = keras.src.backend.common.global_state
+    names = dict(state.get_global_attribute("object_name_uids") or {})
+    try:
+        yield
+    finally:
+        counted = state.get_global_attribute("object_name_uids")
+        if counted is not None:
+            counted.clear()
+            counted.update(names)

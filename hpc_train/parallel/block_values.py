@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hpc_train.distributed.tensors import aligned_zeros, tensor_of
+from hpc_train.distributed.tensors import filled_by
 from hpc_train.errors import UserError
 
 BLOCK_ROWS = 4096
@@ -29,15 +29,14 @@ def block_values(initializer: Any, rows: int, width: int, begin: int, end: int) 
     draw = _drawing(initializer, rows, width)
 
     def values(shape: Any, dtype: Any) -> Any:
-        kind = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-        nbytes = (end - begin) * width * kind.itemsize
-        table = aligned_zeros(nbytes).view(kind).reshape(end - begin, width)  # the variable's own memory from now on
-        for first in range(begin // BLOCK_ROWS * BLOCK_ROWS, end, BLOCK_ROWS):
-            last = min(first + BLOCK_ROWS, rows)
-            block = np.asarray(draw(first, last, dtype))
-            low, high = max(first, begin), min(last, end)
-            table[low - begin : high - begin] = block[low - first : high - first]
-        return tensor_of(table)
+        def fill(table: np.ndarray) -> None:
+            for first in range(begin // BLOCK_ROWS * BLOCK_ROWS, end, BLOCK_ROWS):
+                last = min(first + BLOCK_ROWS, rows)
+                low, high = max(first, begin), min(last, end)
+                table[low - begin : high - begin] = np.asarray(draw(first, last, dtype))[low - first : high - first]
+
+        with tf.init_scope():
+            return filled_by((end - begin, width), dtype, fill)
 
     return values
 

@@ -14,7 +14,13 @@ from hpc_train.distributed.share import Share, set_share
 from hpc_train.distributed.tensor_parallel import reduced
 from hpc_train.errors import UserError
 
+MOST_SAID = 500
 _ADDS_UP = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+
+
+def shortened(error: Exception) -> str:
+    """The first line of what Keras says of an argument."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:MOST_SAID]
 
 
 class Divided(keras.layers.Layer):  # type: ignore[misc]
@@ -33,7 +39,12 @@ class Divided(keras.layers.Layer):  # type: ignore[misc]
     even: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # Keras's own words, of a value that it does not take
+            raise UserError(f"{type(self).__name__}: {shortened(error)}") from None
         mesh = placement()
         self.mesh: Mesh | None = mesh if mesh is not None and mesh.model > 1 else None
 

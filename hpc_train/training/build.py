@@ -49,7 +49,7 @@ from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import early_stopper, hooks_of, prepare_evaluations, user_hooks
-from hpc_train.training.data_check import check_labels
+from hpc_train.training.data_check import check_labels, check_same_batches
 from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStartResult, warm_start
 
@@ -104,6 +104,7 @@ def build(
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
+        check_same_batches(world, plan.roles, job.train_spec.input_fn, data.current.dataset)
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
         with placed(plan.roles.mesh_of(world.rank) if together else None):
@@ -217,7 +218,7 @@ def _build_model(
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
     trainers = plan.roles.trainers
-    shards = job.config.shard_optimizer and trainers > 1 and plan.roles.trains(world.rank)
+    shards = job.config.shard_optimizer and trainers > 1
     mesh = plan.roles.mesh_of(world.rank) if shards else None
     updates = world.each(lambda: updates_of(model, dataset, name, mesh))
     if job.config.shard_optimizer and trainers == 1 and world.is_chief:
@@ -235,7 +236,8 @@ def _build_model(
     world.each(state.check_ranks)
     warm: list[WarmStartResult] = []
     if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
-        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
+        concerned = world.is_chief or bool(state.divided)
+        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if concerned else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
     for pieces in updates.pieces if restored is None and plan.restored_step is None else ():

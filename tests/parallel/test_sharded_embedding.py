@@ -18,3 +18,10 @@ def test_a_table_in_parts_trains_as_a_whole_one(ranks: int, how: list[str], tmp_
     done = run_ranks(ranks, [PROGRAM, *how], tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is fine") == ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_evaluate_it_together_though_their_batches_are_uneven(ranks: int, tmp_path: Path) -> None:
+    done = run_ranks(ranks, [REPOSITORY / "tests" / "parallel" / "programs" / "sharded_evaluation.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is fine") == ranks

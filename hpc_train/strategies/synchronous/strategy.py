@@ -11,8 +11,9 @@ from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.carrier import carrier_of, collectives_by
+from hpc_train.distributed.optimizer_variables import refuse_uncuttable
 from hpc_train.distributed.roles import Roles
-from hpc_train.distributed.share import averaged_over
+from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
@@ -88,6 +89,9 @@ def _check_steps(parts: ModelParts) -> None:
             "has, and ranks have other rows. Take dense, which gives the same on any number of ranks, or "
             "ht.parallel.ShardedEmbedding, of whose rows each has one rank, which gets the gradients of all"
         )
+    held = [variable for variable in model.trainable_variables if share_of(variable) is not None]
+    for optimizer, _ in parts.state.updates.optimizers if held else ():
+        refuse_uncuttable(optimizer, held, "ht.parallel", "take the layers of keras.layers")
     if has_own_train_step(model) and config.accumulate_steps > 1:
         raise UserError(
             f"run.accumulate_steps cannot be used with the train_step of {type(model).__name__}, which computes a "
@@ -102,8 +106,17 @@ def gradient_allreduce(world: World, config: RunConfig, roles: Roles | None = No
         said = "gradients are averaged by MPI itself, without Horovod (run.allreduce)"
         log.info(said, extra={"any_rank": True})  # beside a dedicated chief, it is not the chief who says it
     mesh = roles.mesh_of(world.rank) if roles and roles.model > 1 else None
-    groups = mesh.groups if mesh else ()
-    return world.each(lambda: GradientAllreduce(collectives_by(carrier, world, groups), config.compression, mesh))
+
+    def start() -> GradientAllreduce:
+        try:
+            collectives = collectives_by(carrier, world, mesh.groups if mesh else ())
+        except RuntimeError as error:
+            raise UserError(
+                f"run.mesh: {error}; train jobs with other meshes in programs of their own, or set run.allreduce: mpi"
+            ) from None
+        return GradientAllreduce(collectives, config.compression, mesh)
+
+    return world.each(start)
 
 
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:

@@ -10,6 +10,7 @@ import tensorflow as tf
 import hpc_train as ht
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.distributed.startup import join_world
 from hpc_train.export.exporters import KERAS_FILE
 
 FOLDER, ROWS, WORDS, LENGTH = Path(sys.argv[1]), 8, 13, 6
@@ -18,7 +19,7 @@ keras.config.set_dtype_policy("float64")
 keras.config.set_floatx("float64")
 
 
-def build_model():
+def build_model(optimizer=None):
     p, layers = ht.parallel, keras.layers
     tokens = keras.Input((LENGTH,), dtype="int32", name="tokens")
     x = p.Embedding(WORDS, 8)(tokens)
@@ -27,7 +28,7 @@ def build_model():
     x = layers.BatchNormalization(synchronized=True)(x)
     model = keras.Model(tokens, p.ColumnDense(16, gather_output=True)(x))
     model.compile(
-        keras.optimizers.Adam(0.01, global_clipnorm=0.3),
+        optimizer or keras.optimizers.Adam(0.01, global_clipnorm=0.3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["sparse_categorical_accuracy"],
     )
@@ -42,12 +43,12 @@ def batches(context):
     return tf.data.Dataset.from_tensor_slices((ids[:, :-1], ids[:, 1:])).batch(own, drop_remainder=True)
 
 
-def train(name, steps, **options):
+def train(name, steps, warm=None, source=batches, optimizer=None, **options):
     """The last metrics, and the exports."""
     config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
     return ht.train_and_evaluate(
-        ht.Estimator(build_model, config),
-        ht.TrainSpec(batches, max_steps=steps),
+        ht.Estimator(lambda: build_model(optimizer), config, warm_start_from=warm),
+        ht.TrainSpec(source, max_steps=steps),
         ht.EvalSpec(batches, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
     )
 
@@ -89,3 +90,29 @@ for name, options in {
         (outputs,) = served.serve({"tokens": ids}).values()
         np.testing.assert_allclose(outputs, exported(ids), **NEAR)
         print(f"{name} is fine", flush=True)
+
+for name, options in {"warm": {}, "warm2x2": {"mesh": {"model": 2}}}.items():
+    train(name, 1, warm=FOLDER / "2x2", **options)
+if ht.is_chief():
+    same(state("warm2x2", 1), state("warm", 1))
+    print("a warm start is fine", flush=True)
+
+
+def of_the_rank(context):
+    return batches(context).map(lambda x, y: (x + RANK, y))
+
+
+RANK = join_world().rank % 2
+for source, options, said in (
+    (of_the_rank, {}, "input_fn gives rank 1 other rows than rank 0"),
+    (batches, {"optimizer": keras.optimizers.Lamb(0.1)}, "ht.parallel: Lamb cannot be applied to a part"),
+):
+    try:
+        train("refused", 1, source=source, mesh={"model": 2}, **options)
+    except ht.UserError as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(said)
+    assert not (FOLDER / "refused").exists()
+if ht.is_chief():
+    print("what is refused is fine", flush=True)

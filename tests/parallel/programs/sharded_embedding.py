@@ -128,7 +128,7 @@ def check_training(mesh: Mesh, kind: str) -> None:
 
 
 def check_memory(rows: int, width: int) -> None:
-    """No rank needs memory for half of a table of which it holds a quarter: built, filled, and updated."""
+    """A rank needs little more memory than for its quarter of a table: built, filled, and updated."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with placed(flat):
         table = ShardedEmbedding(rows, width, dtype="float32")
@@ -148,7 +148,7 @@ def check_memory(rows: int, width: int) -> None:
         step(tf.random.stateless_uniform([512], [number, world.rank], 0, rows, tf.int64))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     whole = rows * width * 4
-    assert 0.2 * whole < grown < 0.5 * whole, f"{grown / whole:.2f} of the table"
+    assert 0.2 * whole < grown < 0.4 * whole, f"{grown / whole:.2f} of the table"
 
 
 for kind in ("SGD", "Adam"):

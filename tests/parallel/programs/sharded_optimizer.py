@@ -203,7 +203,7 @@ for make in (lambda: o.Adam(0.01), lambda: o.SGD(0.5, momentum=0.9, global_clipn
     theirs, its_reports = train_alternating(make, False)
     ours, reports = train_alternating(make, True)
     assert alike_on_ranks(ours)
-    assert [report.loss for report in reports][0] == its_reports[0].loss
+    assert reports[0].loss == its_reports[0].loss
     assert all(report.applied for report in reports)
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)

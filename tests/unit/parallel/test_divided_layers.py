@@ -123,7 +123,7 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.ColumnDense(8)(column(x)), "needs it whole"),
         (lambda x: column(x), "is an output of the model"),
     ):
-        with pytest.raises(UserError, match=".*") as refused:
+        with pytest.raises(UserError) as refused:
             checked(make)
         assert said in str(refused.value), refused.value
 
