@@ -132,7 +132,7 @@ def _table(found: JobPlan, measured: Links | None, width: int) -> Table:
     return table_of(
         [
             Column(f"{name} a rank", tuple(Text(("> " if o.asked else "  ") + o.choice.name) for o in shown)),
-            column("model", [held.parameters + held.state for held in most]),
+            column("model", [held.model for held in most]),
             column("grads", [held.gradients for held in most]),
             column("optim", [held.optimizer for held in most]),
             column("activ", [held.activations for held in most]),

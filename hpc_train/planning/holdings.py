@@ -80,6 +80,11 @@ class ModelSizes:
         return sum(variable.nbytes for variable in self.variables)
 
     @cached_property
+    def whole(self) -> int:
+        """Bytes of the trainable variables of a model on one rank."""
+        return sum(variable.whole * variable.itemsize for variable in self.variables)
+
+    @cached_property
     def gradients(self) -> int:
         """Bytes of the gradients that are as large as their variables."""
         return sum(variable.nbytes for variable in self.variables if not variable.in_rows)
@@ -153,8 +158,9 @@ class Holding:
     """What one rank holds, in bytes.
 
     Attributes:
-        state: Variables that are not trained. snapshot: room for copies, in the host's memory. process: what Python,
-            TensorFlow and its libraries take before there is a model, there, too.
+        state: Variables that are not trained. exported: the whole model beside one of which ranks hold parts.
+        snapshot: Room for copies, in the host's memory. process: what Python, TensorFlow and its libraries take before
+            there is a model, there, too.
         activations: None: not known, and counted as nothing.
     """
 
@@ -163,13 +169,19 @@ class Holding:
     optimizer: int = 0
     state: int = 0
     activations: int | None = None
+    exported: int = 0
     snapshot: int = 0
     process: int = 0
 
     @property
+    def model(self) -> int:
+        """Variables of models."""
+        return self.parameters + self.state + self.exported
+
+    @property
     def on_device(self) -> int:
         """What lies on a GPU, where the rank has one."""
-        return self.parameters + self.gradients + self.optimizer + self.state + (self.activations or 0)
+        return self.model + self.gradients + self.optimizer + (self.activations or 0)
 
     @property
     def total(self) -> int:
@@ -208,12 +220,15 @@ def cut(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
     return found
 
 
-def holdings(sizes: ModelSizes, choice: Choice, accumulates: bool = False, process: int = 0) -> list[Holding]:
+def holdings(
+    sizes: ModelSizes, choice: Choice, accumulates: bool = False, process: int = 0, exports: bool = False
+) -> list[Holding]:
     """What the chief holds and, where there are others, that one of them which holds most.
 
     Args:
         sizes: Of the first rank of the mesh that `choice` has.
         accumulates: A batch is computed in pieces, whose gradients are added up.
+        exports: The chief exports the model.
         process: What a process takes before there is a model.
     """
     if choice.servers:
@@ -226,10 +241,11 @@ def holdings(sizes: ModelSizes, choice: Choice, accumulates: bool = False, proce
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
-    chief = replace(chief, snapshot=chief.parameters + chief.state + chief.optimizer)
+    exported = sizes.whole + sizes.state if exports and parts else 0
+    chief = replace(chief, exported=exported, snapshot=chief.parameters + chief.state + chief.optimizer)
     others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps
-        return [replace(chief, gradients=0, activations=None), chief]
+        return [replace(chief, gradients=0, activations=None), replace(chief, exported=0)]
     return [chief, *others]
 
 

@@ -24,6 +24,7 @@ from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OPTION
 from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
@@ -160,8 +161,9 @@ class _Models:
     def _measured(self, mesh: Mesh) -> ModelSizes | UserError:
         try:
             found, model = sizes_of(self._model.estimator(), self._dataset, mesh, self._job.run.accumulate_steps)
-            if mesh.model > 1:
-                check_layers(model, self._model.config, mesh.model, has_own_train_step(model))
+            check_layers(model, self._model.config, mesh.model, has_own_train_step(model))
+            if held := [variable for variable in model.trainable_variables if share_of(variable) is not None]:
+                refuse_uncuttable(model.optimizer, held, "ht.parallel", "take the layers of keras.layers")
         except UserError as error:
             if mesh.model == 1:
                 raise
@@ -211,7 +213,8 @@ class _Models:
         except UserError as error:
             return Option(choice, refused=str(error))
         run = self._job.run
-        return option(sizes, choice, run.accumulate_steps > 1, run.compression is not None, self._process)
+        exports = any(spec.exporters for spec in self._job.eval_specs())
+        return option(sizes, choice, run.accumulate_steps > 1, run.compression is not None, self._process, exports)
 
 
 def _check_asynchronous(run: RunOptions) -> None:

@@ -113,10 +113,15 @@ def exchanges(sizes: ModelSizes, choice: Choice, halves: bool = False) -> tuple[
 
 
 def option(
-    sizes: ModelSizes, choice: Choice, accumulates: bool = False, halves: bool = False, process: int = 0
+    sizes: ModelSizes,
+    choice: Choice,
+    accumulates: bool = False,
+    halves: bool = False,
+    process: int = 0,
+    exports: bool = False,
 ) -> Option:
-    """What `choice` comes to, for a model that the first rank of its mesh holds so."""
-    held = holdings(sizes, choice, accumulates, process)
+    """What `choice` comes to, for a model that the first rank of its mesh holds so; see holdings and exchanges."""
+    held = holdings(sizes, choice, accumulates, process, exports)
     return Option(choice, tuple(held), exchanges(sizes, choice, halves))
 
 

@@ -81,7 +81,7 @@ def test_the_optimizer_is_an_nth_within_a_percent() -> None:
 
 def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> None:
     chief, other = holdings(adam(state=100), Choice(4), process=7)
-    assert chief == Holding(4000, 4000, 8012, 100, 500, 4000 + 8012 + 100, 7)
+    assert chief == Holding(4000, 4000, 8012, 100, 500, 0, 4000 + 8012 + 100, 7)
     assert other == replace(chief, snapshot=0)
     assert chief.total == 4000 + 4000 + 8012 + 100 + 500 + 12112 + 7
     assert chief.on_device == 4000 + 4000 + 8012 + 100 + 500
@@ -90,6 +90,9 @@ def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> Non
     alone = ModelSizes((VariableSizes("table", 2000, 1000, 4, 8, averaged="alone"),), common=12)
     chief, other = holdings(alone, Choice(2))
     assert (chief.snapshot, other.snapshot) == (12_012, 12_000)
+    chief, other = holdings(alone, Choice(2), exports=True)
+    assert (chief.exported, other.exported) == (8000, 0), "an export is the whole model"
+    assert holdings(adam(), Choice(2), exports=True)[0].exported == 0, "which the chief has anyway"
 
 
 def test_pieces_of_a_batch_need_a_sum_of_gradients_beside() -> None:
