@@ -43,6 +43,7 @@ COLUMNS = (
     "indicator_column",
     "embedding_column",
 )
+PARALLEL = ("ColumnDense", "RowDense", "MultiHeadAttention", "Embedding", "Dropout", "ShardedEmbedding")
 GROUPS = {
     "Training": ["train_and_evaluate", "Estimator", "RunConfig", "TrainSpec", "EvalSpec"],
     "Canned estimators": [
@@ -55,6 +56,7 @@ GROUPS = {
     ],
     "Feature columns": [f"feature_column.{name}" for name in COLUMNS],
     "In a model": ["all_gather"],
+    "Models larger than a rank": [f"parallel.{name}" for name in PARALLEL],
     "Built-in models": ["builtin_model"],
     "Data": ["HDF5Input", "InputContext"],
     "Studies": ["tune", "ensemble"],
@@ -76,7 +78,7 @@ def page() -> str:
     import hpc_train as ht
 
     named = [name for names in GROUPS.values() for name in names]
-    modules = ("feature_column", "reducers")
+    modules = ("feature_column", "parallel", "reducers")
     public = {*ht.__all__, *(f"{m}.{name}" for m in modules for name in getattr(ht, m).__all__)} - {*modules}
     assert set(named) == public, set(named) ^ public
     parts = [HEAD, *(_wrapped(f"{title}: {', '.join(map(_link, names))}") for title, names in GROUPS.items()), ""]

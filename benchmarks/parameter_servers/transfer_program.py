@@ -21,11 +21,11 @@ from support.timing import Competitor, interleave
 
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, mailboxes, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.world import World
 from parameter_servers.settings import APPLIED, LEARNING_RATE, MEMCPY, MOMENTUM, OURS, SEND_RECV, VARIABLES

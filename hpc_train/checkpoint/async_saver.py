@@ -54,9 +54,13 @@ class BackgroundSaver:
         """Whether something that was begun is still to be done."""
         return any(not future.done() for future in self._pending)
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """Begins to write `snapshot`, whose arrays must stay as they are until `wait` has returned."""
-        self._pending.append(self._pool.submit(self._save, snapshot))
+    def begin(self, snapshot: Snapshot, over: Callable[[], object] = idle) -> None:
+        """Begins to write `snapshot`, whose arrays must stay as they are until `wait` has returned.
+
+        Args:
+            over: Called in the thread once its arrays are needed no more.
+        """
+        self._pending.append(self._pool.submit(self._save, snapshot, over))
 
     def note_best(self, best: Best) -> None:
         """Marks the checkpoint of `best` as the one to keep, once it is there."""
@@ -77,10 +81,13 @@ class BackgroundSaver:
         if errors:
             raise errors[0]
 
-    def _save(self, snapshot: Snapshot) -> None:
+    def _save(self, snapshot: Snapshot, over: Callable[[], object]) -> None:
         try:
-            refuse_nan(snapshot)
-            path = self._manager.save(snapshot, self._move)
+            try:
+                refuse_nan(snapshot)
+                path = self._manager.save(snapshot, self._move)
+            finally:
+                over()
         except BaseException as error:
             self._failed(error, snapshot.nbytes)
             raise

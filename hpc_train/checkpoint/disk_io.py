@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -70,8 +70,10 @@ MAX_UNSYNCED_BYTES = 256 << 20
 """Written between two waits for the disk: a slow disk is seen to move."""
 
 
-def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], moved: Moved = idle) -> None:
+def write_pieces(path: Path, size: int, pieces: Iterable[tuple[int, memoryview]], moved: Moved = idle) -> None:
     """Writes the new file `path` of `size` bytes, each piece at its offset, and waits until all is on the disk.
+
+    A piece is asked for when the one before has been written.
 
     Raises:
         OSError: With errno and path.

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, writ
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
 from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.remote_parts import RemoteArray
+from hpc_train.distributed.share import Share
 
 _GROUPS = ("model", "optimizer", "rng")
 MAX_QUOTED = 300
@@ -51,7 +55,8 @@ class Snapshot:
     """All that training needs to go on.
 
     Attributes:
-        model, optimizer: Arrays by variable path, in the model's order.
+        model, optimizer: Arrays by variable path, in the model's order; of which ranks hold parts, a RemoteArray, and
+            what was left in the checkpoint, a StoredArray.
         progress: How far the data was read; order: in which order, None for an `input_fn`.
         world_size: The ranks that took part.
         time: When it was taken, in seconds since 1970; with the step it identifies a checkpoint.
@@ -60,8 +65,8 @@ class Snapshot:
         settings: What the run was asked for, see config.settings; None: written by a version that did not record it.
     """
 
-    model: dict[str, np.ndarray]
-    optimizer: dict[str, np.ndarray]
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
     progress: DataProgress
     order: DataOrder | None
     world_size: int
@@ -82,6 +87,15 @@ class Snapshot:
         return sum(array.nbytes for arrays in (self.model, self.optimizer) for array in arrays.values())
 
 
+@dataclass(frozen=True)
+class StoredArray:
+    """An array that was left in its checkpoint, where `dataset` is its name; see `read_parts`."""
+
+    dataset: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
 class NotFiniteError(ValueError):
     """A variable holds NaN; the message names it."""
 
@@ -97,14 +111,19 @@ def fingerprint(model: Mapping[str, np.ndarray], optimizer: Mapping[str, np.ndar
 
 
 def refuse_nan(snapshot: Snapshot) -> None:
-    """NotFiniteError where a variable of `snapshot` holds NaN."""
+    """NotFiniteError where a variable of `snapshot` holds NaN; a RemoteArray is looked at while it is written."""
     for kind, arrays in (("model", snapshot.model), ("optimizer", snapshot.optimizer)):
         for path, array in arrays.items():
-            # A minimum is NaN where any element is; unlike isnan(array) it needs no memory.
-            if array.size and not np.issubdtype(array.dtype, np.integer) and array.dtype != np.bool_:
-                with np.errstate(invalid="ignore"):
-                    if bool(np.isnan(np.min(array))):
-                        raise NotFiniteError(f"{kind} variable {path} holds NaN")
+            if not isinstance(array, RemoteArray):
+                _refuse_nan(kind, path, array)
+
+
+def _refuse_nan(kind: str, path: str, array: np.ndarray) -> None:
+    # A minimum is NaN where any element is; unlike isnan(array) it needs no memory.
+    if array.size and not np.issubdtype(array.dtype, np.integer) and array.dtype != np.bool_:
+        with np.errstate(invalid="ignore"):
+            if bool(np.isnan(np.min(array))):
+                raise NotFiniteError(f"{kind} variable {path} holds NaN")
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, moved: Moved = idle) -> None:
@@ -113,32 +132,38 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, moved: Moved = idle) -> N
     HDF5 lays out the file, and the variables are written past it: so other threads run meanwhile.
 
     Raises:
-        OSError: With errno and path.
+        OSError: With errno and path. NotFiniteError: a RemoteArray holds NaN.
     """
     path = folder / STATE_FILE
     draft = Draft()
     with h5py.File(draft, "w") as file:
         _write_about(file, snapshot)
-        pieces = [p for name in _GROUPS for p in _lay_out(file.create_group(name), getattr(snapshot, name))]
+        places = [p for name in _GROUPS for p in _lay_out(file.create_group(name), getattr(snapshot, name))]
     moved()
-    write_pieces(path, draft.size, [*draft.pieces(), *pieces], moved)
+    pieces = (piece for place in places for piece in _bytes(*place))
+    write_pieces(path, draft.size, chain(draft.pieces(), pieces), moved)
     write_manifest(folder, snapshot.step, snapshot.time, snapshot.world_size, moved)
     sync_to_disk(folder)
 
 
-def read_snapshot(folder: Path) -> Snapshot:
+def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
     """Reads the checkpoint in `folder`, whose digests have been checked.
+
+    Args:
+        left: Variables ("model/dense/kernel") whose values are not read, whatever numbers Keras has given their layers:
+            of these the snapshot has a StoredArray.
 
     Raises:
         OSError: It cannot be read. DamagedError: it is not a checkpoint of this format.
     """
     with _opened(folder) as (file, held):
         progress, order = _read_progress(file, held)
+        left = {re.sub(COUNTER, "", name) for name in left}
         about = held.attributes(file, "world_size", "time", "tf_random_seed", "best", "settings")
         seed, best = about.get("tf_random_seed"), about.get("best")
         return Snapshot(
-            _read_group(_group(file, held, "model"), held),
-            _read_group(_group(file, held, "optimizer"), held),
+            _read_group(_group(file, held, "model"), held, left),
+            _read_group(_group(file, held, "optimizer"), held, left),
             progress,
             order,
             int(about["world_size"]),
@@ -148,6 +173,32 @@ def read_snapshot(folder: Path) -> Snapshot:
             None if best is None else asdict(best_in(json.loads(best))),
             _settings(about),
         )
+
+
+def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Reads of the checkpoint in `folder` parts of arrays, one at a time, and of each hardly more than the part.
+
+    Args:
+        wanted: By any name, with which each comes: a StoredArray's dataset, and which part of it; None: all.
+
+    Raises: As `read_snapshot`.
+    """
+    with _opened(folder) as (file, held):
+        for name, (dataset, share) in wanted.items():
+            _, kind, own = dataset.split("/")
+            found = _own(_group(file, held, kind), held, own)
+            dtype = str(held.attributes(found, "dtype")["dtype"])
+            if share is None:
+                yield name, _as_stored(found[()], dtype)
+                continue
+            if found.shape != share.shape:
+                raise DamagedError(f"{found.name}: is not of the shape that it had")
+            first, last, width = share.first, share.first + share.size, math.prod(share.box[1:])
+            top, bottom = (first // width, -(-last // width)) if share.size else (0, 0)
+            rows = [slice(top, bottom), *(slice(0, end) for end in share.box[1:])]
+            rows[share.axis] = slice(rows[share.axis].start + share.start, rows[share.axis].stop + share.start)
+            flat = _as_stored(found[tuple(rows)], dtype).reshape(-1)[first - top * width : last - top * width]
+            yield name, flat.reshape(share.held)
 
 
 def read_settings(folder: Path) -> dict[str, str] | None:
@@ -229,27 +280,38 @@ def _text(value: object) -> Any:
     raise DamagedError("one of its attributes is no text")
 
 
-def _lay_out(group: h5py.Group, arrays: dict[str, np.ndarray]) -> list[tuple[int, memoryview]]:
-    """Makes a dataset for each array and reserves its place; returns where to write which bytes."""
+def _lay_out(group: h5py.Group, arrays: dict[str, Any]) -> list[tuple[int, str, Any]]:
+    """Makes a dataset for each array and reserves its place; returns where to write which array, and its name."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     text, number = _AttributeType(h5py.string_dtype()), _AttributeType(np.dtype(np.int64))
-    pieces, names = [], set()
+    places, names = [], set()
     for index, (path, array) in enumerate(arrays.items()):
-        stored = array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")
+        stored = array.dtype if array.dtype.kind in "biufc" else np.dtype(f"u{array.dtype.itemsize}")
         name = path.replace("/", ".")
         name = name if name not in names else f"{name}.{index}"
         names.add(name)
-        kind, space = h5py.h5t.py_create(stored.dtype, logical=True), h5py.h5s.create_simple(stored.shape)
+        kind, space = h5py.h5t.py_create(stored, logical=True), h5py.h5s.create_simple(array.shape)
         identifier = h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties)
         text.write(identifier, b"path", path)
         text.write(identifier, b"dtype", array.dtype.name)
         number.write(identifier, b"index", index)
-        if stored.size:
-            pieces.append((identifier.get_offset(), stored.reshape(-1).view(np.uint8).data))
-    return pieces
+        if array.nbytes:
+            places.append((identifier.get_offset(), f"{group.name}/{path}", array))
+    return places
+
+
+def _bytes(offset: int, name: str, array: Any) -> Iterable[tuple[int, memoryview]]:
+    """The bytes to write from `offset` on, of a RemoteArray as they come."""
+    if not isinstance(array, RemoteArray):
+        yield offset, array.reshape(-1).view(np.uint8).data
+        return
+    _, kind, path = name.split("/", 2)
+    for start, block in array.blocks():
+        _refuse_nan(kind, path, block)
+        yield offset + start * array.dtype.itemsize, block.view(np.uint8).data
 
 
 class _AttributeType:
@@ -264,17 +326,23 @@ class _AttributeType:
         attribute.write(np.array(value, self._dtype), mtype=self._given)
 
 
-def _read_group(group: h5py.Group, held: HeapFile) -> dict[str, np.ndarray]:
-    datasets, left = [], group.file.id.get_filesize()
+def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] = ()) -> dict[str, Any]:
+    datasets, rest = [], group.file.id.get_filesize()
     for name in group:
         dataset = _own(group, held, name)
-        left -= dataset.nbytes
-        if left < 0:
+        rest -= dataset.nbytes
+        if rest < 0:
             raise DamagedError(f"{dataset.name} has more values than the file holds")
         about = held.attributes(dataset, "index", "path", "dtype")
         datasets.append((int(about["index"]), str(about["path"]), str(about["dtype"]), dataset))
     datasets.sort(key=lambda found: found[0])
-    return {path: _as_stored(dataset[()], dtype) for _, path, dtype, dataset in datasets}
+
+    def value(path: str, dtype: str, dataset: h5py.Dataset) -> Any:
+        if re.sub(COUNTER, "", f"{group.name[1:]}/{path}") in left:
+            return StoredArray(dataset.name, dataset.shape, _as_stored(np.empty(0, dataset.dtype), dtype).dtype)
+        return _as_stored(dataset[()], dtype)
+
+    return {path: value(path, dtype, dataset) for _, path, dtype, dataset in datasets}
 
 
 def _group(file: h5py.File, held: HeapFile, name: str) -> h5py.Group:

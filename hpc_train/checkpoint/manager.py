@@ -7,19 +7,29 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from hpc_train.checkpoint import names
 from hpc_train.checkpoint.best import Best, best_in
 from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
-from hpc_train.checkpoint.format import Snapshot, read_progress, read_settings, read_snapshot, write_checkpoint
+from hpc_train.checkpoint.format import (
+    Snapshot,
+    read_parts,
+    read_progress,
+    read_settings,
+    read_snapshot,
+    write_checkpoint,
+)
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.share import Share
 from hpc_train.files import link_new, open_regular, replace_text
 from hpc_train.folders import make_folder, remove, remove_tree, rename
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
@@ -102,10 +112,22 @@ class CheckpointManager:
         except FileNotFoundError:
             return check(self.path(step), step, digests)
 
-    def load(self, step: int) -> Snapshot:
-        """Reads the checkpoint of `step`; OSError or DamagedError where it cannot be read."""
+    def load(self, step: int, left: Collection[str] = ()) -> Snapshot:
+        """Reads the checkpoint of `step`, but for what is `left`; OSError or DamagedError where it cannot be read."""
         with self.reading(step) as folder:
-            return retried(lambda: read_snapshot(folder))
+            return retried(lambda: read_snapshot(folder, left))
+
+    def load_parts(
+        self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, np.ndarray], None]
+    ) -> None:
+        """Calls `take` with each part that is `wanted` of the checkpoint of `step` (format.read_parts); as `load`."""
+
+        def read() -> None:
+            for name, part in read_parts(folder, wanted):
+                take(name, part)
+
+        with self.reading(step) as folder:
+            retried(read)
 
     def progress(self, step: int) -> tuple[DataProgress, DataOrder | None]:
         """How far the checkpoint of `step` had read its data, and in which order; raises as `load`."""

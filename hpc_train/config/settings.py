@@ -19,6 +19,7 @@ GIVEN_BY_NAME = (
     "eval[",
     "evals.",
     "train.early_stopping.",
+    "run.mesh.",
     "warm_start_from.",
     "optimizer.",
     "tune.space.",

@@ -28,6 +28,7 @@ from hpc_train.config.early_stopping import EarlyStoppingRules
 from hpc_train.config.estimator_arguments import EVAL_SPEC, HDF5_INPUT, RUN_CONFIG, TRAIN_SPEC
 from hpc_train.config.exporters import Exporters, refuse_same_names
 from hpc_train.config.functions import MAP_FN, check_input
+from hpc_train.config.mesh import MeshOptions
 from hpc_train.config.types import (
     STRICT,
     ClassWeight,
@@ -60,6 +61,10 @@ _FOR_SYNC = {
     "rollback": "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
     "`skip`",
     "keras": "`sparse_gradients: keras` is for `strategy: sync` on one rank; servers get each row once",
+    "shard_optimizer": "`shard_optimizer` is for `strategy: sync`; an asynchronous job divides the optimizer among its "
+    "servers: set `parameter_servers`",
+    "mesh": "`mesh` is for `strategy: sync`: workers of an asynchronous job compute each in its own time, and cannot "
+    "divide a model; its parameters are divided among `parameter_servers`",
     "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
 }
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
@@ -72,7 +77,8 @@ class HDF5Input:
 
     Args:
         shards: Path or glob, or several; relative to the working directory, or to the job file that names it.
-        batch_size: Rows a rank reads for one step. The global batch is `batch_size` x ranks.
+        batch_size: Rows a rank reads for one step. The global batch is `batch_size` x ranks, or with `run.mesh` x
+            copies of the model.
         features: Dataset names. One reaches the model as a tensor `[B, ...]`, several as a dict by name; a mapping
             `{input: dataset}` as a dict by the names of the model's inputs. `None`: every dataset but the label.
         label: Dataset name, or several (a dict by name, for models of several outputs), or a mapping
@@ -210,18 +216,22 @@ class RunOptions:
     compression: Literal["fp16", "bf16"] | None = None
     allreduce: Literal["horovod", "mpi"] | None = None
     sparse_gradients: Literal["dense", "keras"] = "dense"
+    shard_optimizer: bool = False
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     profile_steps: tuple[Count, Count] | None = None
+    mesh: MeshOptions | None = None
     report: bool = True
 
     @field_validator(
         "allreduce",
         "compression",
+        "mesh",
         "mixed_precision",
         "on_nan",
         "check_replicas_steps",
         "sparse_gradients",
+        "shard_optimizer",
     )
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
@@ -229,6 +239,23 @@ class RunOptions:
         if why and info.data.get("strategy") == "async":
             raise ValueError(why)
         return value
+
+    @field_validator("mesh")
+    @classmethod
+    def _is_of_all_ranks(cls, mesh: MeshOptions | None, info: ValidationInfo) -> MeshOptions | None:
+        if mesh is not None and info.data.get("chief") == "dedicated":
+            raise ValueError("`mesh` and `chief: dedicated` exclude each other; the chief trains here: `chief: train`")
+        return mesh
+
+    @field_validator("shard_optimizer")
+    @classmethod
+    def _has_no_idle_rank(cls, sharded: bool, info: ValidationInfo) -> bool:
+        if sharded and info.data.get("chief") == "dedicated":
+            raise ValueError(
+                "`shard_optimizer` and `chief: dedicated` exclude each other: a dedicated chief is sent the state of "
+                "one worker, and each has a part; take `chief: train`, which writes checkpoints in a thread, too"
+            )
+        return sharded
 
     @field_validator("profile_steps")
     @classmethod
@@ -335,10 +362,16 @@ class RunConfig(RunOptions):
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
             otherwise; on one rank alone (sync).
+        shard_optimizer: Each rank updates a part of the variables, and holds the optimizer's state of that alone: of N
+            ranks, one N-th (ZeRO, stage 1; Rajbhandari et al., arXiv:1910.02054). For optimizers that work element by
+            element, such as SGD, Adam and AdamW. Checkpoints are those of any job (sync).
         on_export_error: When an exporter fails: `"continue"` reports it in the log and in status.json; `"halt"` ends
             the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
         profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
+        mesh: `{data: D, model: M}`: D times M ranks train D copies of the model, each on rows of its own; the layers of
+            `ht.parallel` in a copy are divided among M ranks with numbers one after the other (sync; Shoeybi et al.,
+            arXiv:1909.08053). Without `data`: as many copies as the ranks give. `None`: each rank has a copy.
         report: Write report.html once training has ended; `hpc-train report` writes it at any time.
 
     Raises:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from hpc_train.distributed.collectives import Collectives
+from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.share import Averaged
 from hpc_train.lazy import tf
 
 Compression = Literal["fp16", "bf16"]
@@ -14,52 +18,95 @@ class GradientAllreduce:
     """Averages what one step has computed, with one grouped allreduce. A single rank keeps what it has.
 
     Args:
-        compression: Gradients in float32 are sent with 16 bits a number, see `_mean_in_16_bits`.
+        collectives: Of all ranks that train. mesh: theirs, see Groups.of.
+        compression: Gradients in float32 are sent with 16 bits a number, see `_slice_in_16_bits`.
 
     Attributes:
-        ranks: How many take part. collectives: by which they exchange.
+        ranks: How many take part. collectives, groups: by which they exchange.
     """
 
-    def __init__(self, collectives: Collectives, compression: Compression | None = None) -> None:
+    def __init__(
+        self, collectives: Collectives, compression: Compression | None = None, mesh: Mesh | None = None
+    ) -> None:
         self.collectives, self._compression = collectives, compression
-        self.ranks = collectives.ranks
+        self.groups, self.ranks = Groups.of(collectives, mesh), collectives.ranks
 
-    def average(self, gradients: list[tf.Tensor], exact: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The mean of each tensor over all ranks, the same to the bit on all. Called inside a tf.function; collective.
+    def average(
+        self, gradients: list[tf.Tensor], exact: list[tf.Tensor], over: Sequence[str] | None = None
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The mean of each tensor over ranks, the same to the bit on them. Called inside a tf.function; collective.
 
         Args:
             gradients: May lose accuracy on the way, where they are compressed; then their shapes are static.
             exact: Lose none. All are of floating dtypes.
+            over: Over whom each is averaged, see share.Averaged; None: over all.
         """
         if self.ranks == 1:
             return gradients, exact
+        given, count = [*gradients, *exact], len(gradients)
+        among = list(over) if over is not None else ["world"] * len(given)
+        if self.groups.data.ranks == self.ranks:
+            among = ["world" if whom == "data" else whom for whom in among]
+        for whom, collectives in (("world", self.groups.every), ("data", self.groups.data)):
+            places = [place for place, found in enumerate(among) if found == whom]
+            if not places:
+                continue
+            first = sum(place < count for place in places)
+            means = self._averaged(collectives, [given[p] for p in places[:first]], [given[p] for p in places[first:]])
+            for place, mean in zip(places, means, strict=True):
+                given[place] = mean
+        return given[:count], given[count:]
+
+    def _averaged(
+        self, collectives: Collectives, gradients: list[tf.Tensor], exact: list[tf.Tensor]
+    ) -> list[tf.Tensor]:
         short = [place for place, g in enumerate(gradients) if g.dtype == tf.float32] if self._compression else []
         whole = [place for place in range(len(gradients)) if place not in set(short)]
         given = [*(gradients[place] for place in whole), *exact]
-        means = self.collectives.allreduce(given, "mean", gradient=False)
+        means = collectives.allreduce(given, "mean", gradient=False)
         averaged = dict(zip(whole, means, strict=False))
-        if short:
-            averaged.update(zip(short, self._mean_in_16_bits([gradients[place] for place in short]), strict=True))
-        return [averaged[place] for place in range(len(gradients))], means[len(whole) :]
+        if short and collectives.ranks == 1:
+            averaged.update((place, gradients[place]) for place in short)
+        elif short:
+            among = self._mean_in_16_bits(collectives, [gradients[place] for place in short])
+            averaged.update(zip(short, among, strict=True))
+        return [*(averaged[place] for place in range(len(gradients))), *means[len(whole) :]]
 
     def mean(self, tensor: tf.Tensor) -> tf.Tensor:
         """The mean of one small tensor over all ranks. Called inside a tf.function; collective."""
         return self.collectives.allreduce([tensor], "mean", gradient=False)[0]
 
-    def _mean_in_16_bits(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of float32 tensors, sent as float16 or bfloat16 and summed in float32.
+    def scattered(self, over: Averaged, rows: tf.Tensor) -> tf.Tensor:
+        """This rank's row of the mean of gradients, `[ranks, n]`, over ranks. Called inside a tf.function; collective.
 
-        Each rank gets its slice of all ranks' numbers, averages it, and gives the mean to all: as many numbers go over
-        the wire as in a ring-allreduce, each rounded once on each of the two ways, and a sum cannot overflow. A sum
-        taken in float16 would be rounded after each addition.
+        Args:
+            over: Over whom.
         """
-        short = tf.float16 if self._compression == "fp16" else tf.bfloat16
+        collectives = self.groups.every if over == "world" else self.groups.data
+        if self._compression and rows.dtype == tf.float32:
+            return self._slice_in_16_bits(collectives, tf.reshape(tf.cast(rows, self._short), [-1]))
+        return collectives.reducescatter(rows, "mean")
+
+    @property
+    def _short(self) -> tf.DType:
+        return tf.float16 if self._compression == "fp16" else tf.bfloat16
+
+    def _mean_in_16_bits(self, collectives: Collectives, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The mean of float32 tensors: each rank averages its slice, and gives it to all."""
         sizes = [tensor.shape.num_elements() for tensor in tensors]
-        missing = -sum(sizes) % self.ranks
-        parts = [tf.reshape(tf.cast(tensor, short), [-1]) for tensor in tensors]
-        flat = tf.concat([*parts, tf.zeros([missing], short)] if missing else parts, axis=0)
-        slices = tf.split(self.collectives.alltoall(flat), self.ranks)
-        mean = tf.add_n([tf.cast(part, tf.float32) for part in slices]) / self.ranks
-        gathered = self.collectives.allgather(tf.cast(mean, short))
+        missing = -sum(sizes) % collectives.ranks
+        parts = [tf.reshape(tf.cast(tensor, self._short), [-1]) for tensor in tensors]
+        flat = tf.concat([*parts, tf.zeros([missing], self._short)] if missing else parts, axis=0)
+        gathered = collectives.allgather(tf.cast(self._slice_in_16_bits(collectives, flat), self._short))
         parts = tf.split(gathered, [*sizes, missing])[: len(sizes)]
         return [tf.reshape(tf.cast(p, tf.float32), t.shape) for p, t in zip(parts, tensors, strict=True)]
+
+    def _slice_in_16_bits(self, collectives: Collectives, flat: tf.Tensor) -> tf.Tensor:
+        """This rank's slice of the mean of float32 numbers, sent as float16 or bfloat16 and summed in float32.
+
+        Each rank gets its slice of all ranks' numbers and averages it. With an allgather behind it, as many numbers go
+        over the wire as in a ring-allreduce, each rounded once on each of the two ways, and a sum cannot overflow. A
+        sum taken in float16 would be rounded after each addition.
+        """
+        slices = tf.split(collectives.alltoall(flat), collectives.ranks)
+        return tf.add_n([tf.cast(part, tf.float32) for part in slices]) / collectives.ranks

@@ -107,7 +107,7 @@ class Channel:
             text = np.frombuffer(json.dumps(message).encode(), np.uint8)
             header = np.array([text.size, len(arrays)], np.int64)
             for piece, tag in [(header, _HEADER), (text, _TEXT), *((piece, _ARRAY) for piece in pieces_of(arrays))]:
-                yield from _until_over(self._comm.Isend(piece, self._peer, tag))
+                yield from until_over(self._comm.Isend(piece, self._peer, tag))
             with self._sent:
                 self._outbox.popleft()
                 self._sent.notify_all()
@@ -119,20 +119,21 @@ class Channel:
             while not self._comm.Iprobe(self._peer, _HEADER):
                 yield REST_SECS
             header = np.empty(2, np.int64)
-            yield from _until_over(self._comm.Irecv(header, self._peer, _HEADER))
+            yield from until_over(self._comm.Irecv(header, self._peer, _HEADER))
             text = np.empty(int(header[0]), np.uint8)
-            yield from _until_over(self._comm.Irecv(text, self._peer, _TEXT))
+            yield from until_over(self._comm.Irecv(text, self._peer, _TEXT))
             if header[1]:
                 assert self._room is not None
                 while (room := self._room()) is None:
                     yield REST_SECS
                 for piece in pieces_of(room):
-                    yield from _until_over(self._comm.Irecv(piece, self._peer, _ARRAY))
+                    yield from until_over(self._comm.Irecv(piece, self._peer, _ARRAY))
             self._inbox.put(json.loads(text.tobytes()))
             yield 0.0
 
 
-def _until_over(request: MPI.Request) -> Iterator[float]:
+def until_over(request: MPI.Request) -> Iterator[float]:
+    """Yields how many seconds to rest before the next look, until `request` is over."""
     spins = 0
     while not request.Test():
         spins += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +54,25 @@ def share_cores(world: World) -> None:
             threads.set_inter_op_parallelism_threads(world.cores)
     except RuntimeError:
         return  # TensorFlow was already running
+
+
+def peak_memory() -> dict[str, float]:
+    """Bytes that this rank has held at most: `memory`, resident in the host's, and `device_memory` of its GPU. Local.
+
+    Of a GPU it is what TensorFlow has given to tensors, without what it keeps in reserve.
+    """
+    found = {"memory": float(_peak_resident_bytes())}
+    if tf.config.list_logical_devices("GPU"):
+        found["device_memory"] = float(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+    return found
+
+
+def _peak_resident_bytes() -> int:
+    with suppress(OSError, ValueError), open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):  # unlike ru_maxrss it is of this program alone, not of the one that it was
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def in_xla() -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpc_train.distributed.share import averaged_over, set_share, share_of
+from hpc_train.distributed.tensors import dtype_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 
@@ -25,15 +27,28 @@ class OptimizerVariables:
     common: list[Any]
 
 
-def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that update variables: itself, or those among which a MultiOptimizer divides them."""
+def parts_of(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any] = ()) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that update variables: itself, the one in a LossScaleOptimizer, or those of a MultiOptimizer.
+
+    Args:
+        variables: By which a MultiOptimizer that is not built yet may choose them.
+    """
+    optimizer = unscaled(optimizer)
+    choose = getattr(optimizer, "_optimizer_map", None)
+    if choose is not None and not optimizer.built and variables:
+        return list({id(part): part for part in map(choose, variables)}.values())
     inner = getattr(optimizer, "optimizers", None)
     return list(inner) if inner else [optimizer]
 
 
+def unscaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer in a LossScaleOptimizer; any other as it is."""
+    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+
+
 def of_parts(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """Each of `parts_of` with the places of its `variables`, which it has been built on."""
-    parts = parts_of(optimizer)
+    parts, optimizer = parts_of(optimizer), unscaled(optimizer)
     if parts == [optimizer]:
         return [(optimizer, list(range(len(variables))))]
     numbers = [optimizer._var_to_optimizer_idx[optimizer._var_key(variable)] for variable in variables]
@@ -50,28 +65,37 @@ def clipped(optimizer: keras.optimizers.Optimizer, values: Sequence[Any], variab
 
 
 def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> OptimizerVariables:
-    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
+    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them.
+
+    Of a variable of which this rank holds a part, slots are of the same part.
+    """
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
-    parts = parts_of(optimizer)
+    kind = keras.optimizers.Optimizer
+    add = kind.add_variable_from_reference
 
-    def noting(add: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-            slot = add(reference_variable, *args, **kwargs)
-            slots[numbers[id(reference_variable)]].append(slot)
-            return slot
+    def noted(part: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = add(part, reference_variable, *args, **kwargs)
+        slots[numbers[id(reference_variable)]].append(slot)
+        if (share := share_of(reference_variable)) is not None and tuple(slot.shape) == share.held:
+            set_share(slot, share, averaged_over(reference_variable))
+        return slot
 
-        return noted
-
-    for part in parts:
-        part.add_variable_from_reference = noting(part.add_variable_from_reference)
+    kind.add_variable_from_reference = noted  # of all parts of a MultiOptimizer, which it may choose only now
     try:
         optimizer.build(variables)
     finally:
-        for part in parts:
-            del part.add_variable_from_reference
+        del kind.add_variable_from_reference
     known = {id(slot) for own in slots for slot in own}
     return OptimizerVariables(slots, [v for v in optimizer.variables if id(v) not in known])
+
+
+def copies_in(optimizer: keras.optimizers.Optimizer) -> list[int]:
+    """Which of a variable's slots begin as a copy of it, as numbers among them; tried out."""
+    clone = type(optimizer).from_config(optimizer.get_config())
+    variable = keras.Variable(np.arange(1.0, 6.0))
+    (slots,) = build(clone, [variable]).slots
+    return [number for number, slot in enumerate(slots) if np.array_equal(slot.numpy(), variable.numpy())]
 
 
 def refuse_loss_scale(optimizer: keras.optimizers.Optimizer) -> None:
@@ -83,34 +107,53 @@ def refuse_loss_scale(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
-def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -> None:
+def held_as(variable: Any, shape: tuple[int, ...]) -> Any:
+    """A Keras variable of zeros for a piece of `variable`; by its path some optimizers choose how to update it."""
+    held = keras.Variable(np.zeros(shape, dtype_of(variable)), dtype=variable.dtype, name=variable.name)
+    held._path = variable.path
+    return held
+
+
+def exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], held: Sequence[Any]) -> None:
+    """Weight decay leaves out what is `held` of the variables that it leaves out itself (exclude_from_weight_decay)."""
+    for part in parts_of(optimizer):
+        pairs = zip(held, variables, strict=True)
+        left_out = {part._var_key(piece) for piece, whole in pairs if not part._use_weight_decay(whole.value)}
+        if left_out:
+            part._exclude_from_weight_decay = getattr(part, "_exclude_from_weight_decay", set()) | left_out
+        part._exclude_from_weight_decay_cache = {}
+
+
+def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], option: str, way: str) -> None:
     """UserError where `optimizer` does not treat the parts of a variable as it treats the whole.
 
     It is tried out: two updates of a small matrix, whole and in two flat parts, must give the same. Lamb (norms of
     whole variables), Adafactor (means of rows and columns) and Muon (whole matrices) don't.
 
     Args:
-        names: Of the variables that are cut.
+        variables: Those that are cut.
+        option, way: What asks for it, and what to set instead.
     """
-    for part in parts_of(optimizer):
-        _refuse_uncuttable(part, names)
+    names = [variable.path for variable in variables]
+    for part in parts_of(optimizer, variables):
+        _refuse_uncuttable(part, names, option, way)
 
 
-def _refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -> None:
+def _refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str], option: str, way: str) -> None:
     kind = type(optimizer).__name__
     try:
         whole, parts = _updated(optimizer, [(8, 6)]), _updated(optimizer, [(24,), (24,)])
     except Exception as error:
         raise UserError(
-            f"run.parameter_servers: {kind} cannot be tried out on parts of variables ({type(error).__name__}: "
-            f"{error}); set parameter_servers: 1, or give the optimizer a get_config that it can be made from"
+            f"{option}: {kind} cannot be tried out on parts of variables ({type(error).__name__}: "
+            f"{error}); {way}, or give the optimizer a get_config that it can be made from"
         ) from error
     if not np.allclose(whole, parts, rtol=1e-4, atol=1e-6):
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise UserError(
-            f"run.parameter_servers: {kind} cannot be applied to a part of a variable (it looks at the whole), but "
-            f"{shown} would be cut; set parameter_servers: 1, or take an optimizer that works element by element, "
-            "such as SGD, Adam or AdamW"
+            f"{option}: {kind} cannot be applied to a part of a variable (it looks at the whole), but "
+            f"{shown} would be cut; {way}, or take an optimizer that works element by element, such as SGD, Adam or "
+            "AdamW"
         )
 
 

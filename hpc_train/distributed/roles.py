@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpc_train.distributed.mesh import Mesh
+
 CHIEF_RANK = 0
 
 
@@ -18,11 +20,13 @@ class Roles:
     Attributes:
         servers: Parameter servers; 0 in a synchronous job.
         dedicated: Whether the chief of a synchronous job takes no steps.
+        model: Among how many ranks each copy of the model is divided.
     """
 
     size: int
     servers: int = 0
     dedicated: bool = False
+    model: int = 1
 
     @property
     def idle(self) -> int:
@@ -30,9 +34,14 @@ class Roles:
         return self.servers + self.dedicated
 
     @property
-    def readers(self) -> int:
-        """Ranks that train, each on its own part of the data."""
+    def trainers(self) -> int:
+        """Ranks that train."""
         return self.size - self.idle
+
+    @property
+    def readers(self) -> int:
+        """Parts of the data: of each rank that trains, or of each copy of the model, whose ranks read the same one."""
+        return self.trainers // self.model
 
     def trains(self, rank: int) -> bool:
         """Whether `rank` takes steps."""
@@ -50,4 +59,8 @@ class Roles:
 
     def part_of(self, rank: int) -> int:
         """The part of the data that `rank` reads, from 0; of a rank that reads none, the first one."""
-        return max(0, rank - self.idle)
+        return max(0, rank - self.idle) // self.model
+
+    def mesh_of(self, rank: int) -> Mesh:
+        """The mesh of the ranks that train, as `rank`, which does, sees it."""
+        return Mesh(self.readers, self.model, rank - self.idle)

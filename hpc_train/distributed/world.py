@@ -289,7 +289,7 @@ class World:
 
     def knows_of(self, error: BaseException) -> bool:
         """Whether every rank is raising on account of `error`, so that none is left waiting when this one leaves."""
-        return self.size == 1 or error is self._known
+        return self.size == 1 or error is self._known or getattr(error, "of_all_ranks", False)
 
     def on_chief(self, action: Callable[[], T]) -> T:
         """Runs `action` on the chief and gives its result (anything JSON can hold) to all. Collective.

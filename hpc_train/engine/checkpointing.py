@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpc_train.checkpoint.best import Best
+from hpc_train.checkpoint.disk_io import idle
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.errors import JobEndedError
@@ -42,6 +44,10 @@ class Saved(Protocol):
     @property
     def layers(self) -> Sequence[Any]:
         """Variables that each rank has for itself."""
+
+    @property
+    def parts(self) -> RemoteParts | None:
+        """What other ranks hold of it; None: the chief has all."""
 
     def average(self) -> None:
         """Makes alike on all ranks what should be. Collective."""
@@ -74,6 +80,7 @@ class Checkpointing:
 
     def __init__(self, context: RunContext, world: World, state: Saved) -> None:
         self._world, self._state, self._chief, self._ranks = world, state, context.chief, context.world.size
+        self._copies = context.plan.roles.model
         self._config, self._manager, self._watchdog = context.config, context.manager, context.watchdog
         self._stalls: dict[int, float] = {}
         restored = self._chief.restored if self._chief else None
@@ -96,21 +103,29 @@ class Checkpointing:
         if step == self._at_hand:
             return False
         self._state.average()
-        rng = rng_state.gather(self._world, self._state.layers)
-        self._world.each(lambda: self._begin(self._chief, step, data, rng, stall_secs) if self._chief else None)
+        rng = rng_state.gather(self._world, self._state.layers, self._copies)
+        start, parts, halt = time.monotonic(), self._state.parts, self._config.on_save_error == "halt"
+        if parts is not None:  # nobody overwrites its own before the snapshot before is written
+            self.wait(step, halt)
+
+        def begin() -> None:
+            if parts is not None:
+                parts.renew()
+            if self._chief is not None:
+                self._begin(self._chief, step, data, rng, start)
+                self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
+
+        self._world.each(begin)
         self._at_hand = step
         return True
 
-    def _begin(
-        self, chief: ChiefServices, step: int, data: Read, rng: dict[str, np.ndarray], stall_secs: float | None
-    ) -> None:
+    def _begin(self, chief: ChiefServices, step: int, data: Read, rng: dict[str, np.ndarray], start: float) -> None:
         if chief.lock.taken_by is not None:
             raise JobEndedError(
                 f"another job has taken over this job-dir while this process stood still: {chief.lock.taken_by}; "
                 "this one writes no more",
                 EXIT_FAILED,
             )
-        start = time.monotonic()
         self._settle(chief, step, self._config.on_save_error == "halt")
         chief.listeners.before_save(step)
         if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
@@ -120,8 +135,7 @@ class Checkpointing:
         about = Snapshot({}, {}, progress, data.order, self._ranks, 0.0, rng, seed, best, chief.settings)
         self.snapshot = self._state.snapshot(about)
         self.taken = self.snapshot.time
-        chief.saver.begin(self.snapshot)
-        self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
+        chief.saver.begin(self.snapshot, self._state.parts.release if self._state.parts else idle)
 
     def wait(self, step: int, halt: bool = True) -> None:
         """Waits until what is being written is on the disk. Collective.

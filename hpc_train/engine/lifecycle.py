@@ -60,7 +60,7 @@ class Lifecycle:
         self.checkpointing, self.data = Checkpointing(context, world, state), data
         self._hooks = context.hooks
         exporting = context.chief.exporter_runners if context.chief else ()
-        self.runner = EvaluationRunner(world, context.evaluators, exporting, context.hooks, groups)
+        self.runner = EvaluationRunner(world, context.evaluators, exporting, context.hooks, groups, context.whole)
         self.schedule = EvaluationSchedule(context.job.eval_specs, time.monotonic())
         self.log = RunLog(context, context.chief, self.checkpointing) if context.chief else None
         self._rules = _Rules(context.chief.stopper) if context.chief and context.chief.stopper else None
@@ -197,7 +197,7 @@ class Lifecycle:
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
         updates = self._context.state.updates
-        updates.finish()
+        updates.finish(self._world)
         only_last = updates.keeps_averages
         taken = self._taken()
 

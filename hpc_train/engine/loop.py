@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Literal, Protocol
 
 from hpc_train.data.loading.feed import Feed
+from hpc_train.distributed.devices import peak_memory
 from hpc_train.distributed.world import World
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import RunContext
@@ -104,7 +105,7 @@ class TrainingLoop:
         self._stream, self._drains = Stream(self._depth), drains_after(self._config)
         self._step = self._dispatched = first_step
         self._in_flight: deque[_Dispatched] = deque()
-        self._rate, self._times = Rate(), TimeShares()
+        self._rate, self._times, self._copies = Rate(), TimeShares(), self._context.plan.roles.model
         self._last_step = self._max_steps
         self._end: End = "end of input"
         self._save_asked, self._done_at = False, 0.0
@@ -248,7 +249,7 @@ class TrainingLoop:
 
     def _count(self, rows: int, step_secs: float, report: StepReport) -> None:
         """Counts a step that was over `step_secs` after it was dispatched, by the host's clock."""
-        self._rate.step(rows * self._world.size)
+        self._rate.step(rows * self._world.size // self._copies)
         waited, gap_secs = self._batches.waited_secs, None
         if report.done_at:
             begun_at = max(report.begun_at, self._done_at)
@@ -260,7 +261,8 @@ class TrainingLoop:
         """Reports the step that was taken. Collective where it is for the metrics."""
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
-        taken = self._world.gather(self._times.take()) if record else []
+        own = self._times.take() if record else None
+        taken = self._world.gather(own and {**own, **peak_memory()}) if record else []
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:

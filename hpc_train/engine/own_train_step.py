@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from hpc_train.distributed.agreement import all_finite
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
-from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.optimizer_pieces import OptimizerPieces
+from hpc_train.distributed.share import Averaged, averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
+from hpc_train.engine.update import Update
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import may_assign
 from hpc_train.model.loss_terms import LossPlan, LossTerms
@@ -33,10 +36,16 @@ class _Averaging:
 
     def __init__(self, allreduce: GradientAllreduce, state: ModelState) -> None:
         self._allreduce = allreduce
-        self._variables = {id(v) for v in state.variables} | {id(v.value) for v in state.variables}
+        self._variables = {key: v for v in state.variables for key in (id(v), id(v.value))}
         self._may_overflow = any(
             isinstance(optimizer, keras.optimizers.LossScaleOptimizer) for optimizer, _ in state.updates.optimizers
         )
+        pieces = state.updates.pieces or [None] * len(state.updates.optimizers)
+        self._updates = {
+            id(optimizer): (Update(optimizer, variables, allreduce, own), _numbers_of(variables, own))
+            for (optimizer, variables), own in zip(state.updates.optimizers, pieces, strict=True)
+        }
+        self.apart = any(averaged_over(variable) != "world" for variable in state.variables)
         self.own, self.averaged = (tf.Variable(0.0, trainable=False) for _ in range(2))
         self.waited = tf.Variable(0.0, trainable=False, dtype=tf.float64)
         self._dependence: RankDependence | None = None
@@ -65,28 +74,37 @@ class _Averaging:
         """Gradients as a tape has computed them; those of the model's variables averaged."""
         flat, found = tf.nest.flatten(sources), tf.nest.flatten(gradients)
         places = [k for k, source in enumerate(flat) if id(source) in self._variables and found[k] is not None]
-        for place, mean in zip(places, self._average([found[k] for k in places]), strict=True):
+        over = [averaged_over(self._variables[id(flat[k])]) for k in places]
+        for place, mean in zip(places, self._average([found[k] for k in places], over), strict=True):
             found[place] = mean
         return tf.nest.pack_sequence_as(gradients, found) if places else gradients
 
     def _applied(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
         """Gradients that train_step has got in another way are averaged before they are applied."""
         own = [k for k, g in enumerate(gradients) if g is not None and self._depends(g)]
-        for place, mean in zip(own, self._average([gradients[k] for k in own]), strict=True):
+        over = [averaged_over(variables[k]) for k in own]
+        for place, mean in zip(own, self._average([gradients[k] for k in own], over), strict=True):
             gradients[place] = mean
-        apply(gradients, variables)
+        update, numbers = self._updates.get(id(optimizer), (None, {}))
+        if update is None or not update.apart:
+            return apply(gradients, variables)
+        given = [(numbers[id(v)], g) for v, g in zip(variables, gradients, strict=True) if g is not None]
+        used = [number for number, _ in given]
+        parts = update.own(used, [tf.convert_to_tensor(g) for _, g in given])
+        update.finite(parts, tf.zeros([]), everywhere=True)
+        update.apply(used, parts, apply, self._dependence.averaged if self._dependence else None)
 
     def _depends(self, gradient: Any) -> bool:
         is_rows = isinstance(gradient, tf.IndexedSlices)
         parts = [gradient.values, gradient.indices] if is_rows else [tf.convert_to_tensor(gradient)]
         return self._dependence is None or any(map(self._dependence.of, parts))
 
-    def _average(self, gradients: list[Any]) -> list[Any]:
+    def _average(self, gradients: list[Any], over: list[Averaged]) -> list[Any]:
         own = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if not own:
             return []
         computed = now_that(own)
-        averaged, _ = self._allreduce.average(own, [])
+        averaged, _ = self._allreduce.average(own, [], over)
         if self._allreduce.ranks > 1:
             self.waited.assign_add(now_that(averaged) - computed)
         if not self._may_overflow:  # or LossScaleOptimizer leaves such steps out by itself
@@ -96,6 +114,12 @@ class _Averaging:
             averaged = [tf.identity(mean) for mean in averaged]
             self._dependence.averaged(averaged)
         return averaged
+
+
+def _numbers_of(variables: Sequence[Any], pieces: OptimizerPieces | None) -> dict[int, int]:
+    """The number of each variable, and of what holds its piece, by `id`."""
+    both = (variables, pieces.held) if pieces else (variables,)
+    return {id(variable): number for own in both for number, variable in enumerate(own)}
 
 
 def make_own_train_step(
@@ -124,7 +148,7 @@ def make_own_train_step(
         terms, begun = LossTerms(plan, allreduce.mean), now_that([])
         weighed = terms.recorded() if ranks > 1 else nullcontext()
         after = tf.control_dependencies([begun])
-        with exchanging(Groups.of(allreduce.collectives)), averaging.during(dependence), weighed, after:
+        with exchanging(allreduce.groups), averaging.during(dependence), weighed, after:
             logs = logs_of(train_step(batch), whose)
         names[:] = logs
         changed = [v for v in shared if dependence is None or dependence.assigned(v)] if ranks > 1 else []
@@ -135,6 +159,8 @@ def make_own_train_step(
         _, (*changes, report) = allreduce.average([], [*changes, report])
         end = 1 + flags.shape[0]
         finite = tf.math.is_finite(tf.reduce_sum(report[end:]) + averaging.averaged)
+        if averaging.apart:
+            finite = tf.logical_and(finite, all_finite(allreduce.collectives, [averaging.averaged]))
         applied = tf.logical_and(finite, report[end - 1] <= 0)
 
         def keep() -> tf.Tensor:

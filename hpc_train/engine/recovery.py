@@ -138,7 +138,11 @@ class Restorer:
         Returns the checkpoint, on the chief, without its arrays.
         """
         snapshot = ranks.each(lambda: self._load(step) if ranks.is_chief else None)
-        self._state.share(snapshot, self._part)
+        left: dict[str, str] = {}
+        if step is not None and self._state.divided:
+            left = ranks.broadcast(self._state.left(snapshot) if snapshot else {})
+            ranks.each(lambda: self._load_left(step, left))
+        self._state.share(snapshot, self._part, left)
         states, layers = snapshot.rng if snapshot else None, self._state.layers
         if not rng_state.restore(ranks, states, self._part, self._readers, layers) and layers:
             reset(layers)
@@ -151,4 +155,10 @@ class Restorer:
     def _load(self, step: int | None) -> Snapshot | None:
         if step is None:
             return None
-        return self._state.fit(self._manager.load(step), str(self._manager.path(step)), self._settings)
+        loaded = self._manager.load(step, self._state.divided)
+        return self._state.fit(loaded, str(self._manager.path(step)), self._settings)
+
+    def _load_left(self, step: int, left: dict[str, str]) -> None:
+        """What the chief has left in the checkpoint, since ranks hold parts of it: each reads its own."""
+        wanted = {name: (dataset, self._state.divided.get(name)) for name, dataset in left.items()}
+        self._manager.load_parts(step, wanted, self._state.assign_held)

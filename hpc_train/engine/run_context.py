@@ -20,6 +20,7 @@ from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.early_stopping import EarlyStopper
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.lazy import keras
 from hpc_train.model.loss_terms import LossPlan
 from hpc_train.model.model_state import ModelState
@@ -70,7 +71,7 @@ class RunContext:
         world: All ranks.
         input: The training data of this rank. hooks: this rank's. evaluators: of all evaluation sets.
         manager: Finds, loads and removes checkpoints. restorer: gives ranks the state of one.
-        chief: None on all other ranks.
+        chief: None on all other ranks. whole: what is exported, where ranks hold parts of the model.
         training: How the strategy runs it.
     """
 
@@ -89,6 +90,7 @@ class RunContext:
     watchdog: Watchdog
     training: Training
     chief: ChiefServices | None
+    whole: WholeModel | None = None
 
     @property
     def config(self) -> RunConfig:

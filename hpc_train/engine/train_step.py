@@ -6,11 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpc_train.distributed.agreement import numbers_of, with_numbers
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
-from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.optimizer_pieces import OptimizerPieces
+from hpc_train.distributed.share import averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
+from hpc_train.engine.update import Update
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients, shares_scale
 from hpc_train.model.loss_terms import LossPlan
@@ -27,6 +30,7 @@ def make_train_step(
     accumulate_steps: int = 1,
     plan: LossPlan | None = None,
     rows_apart: bool = False,
+    pieces: OptimizerPieces | None = None,
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report`. The step is collective.
 
@@ -44,34 +48,34 @@ def make_train_step(
             loss_and_gradients.
         rows_apart: Leave the gradients of embeddings as rows, which some optimizers of Keras treat otherwise than the
             whole gradient. For one rank.
+        pieces: On which the model's optimizer is built, where it is sharded.
     """
-    from hpc_train.optimizers.fused import fused_updates
-
     optimizer = model.optimizer
     assert optimizer is not None, "build_model lets no model without an optimizer through"
-    # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
-    may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     averages_carried = allreduce.ranks > 1
     variables = model.trainable_variables
+    update = Update(optimizer, variables, allreduce, pieces)
+    in_rows_alone = [rows_apart or averaged_over(variable) == "alone" for variable in variables]
     noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begun = now_that([])
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
-        with exchanging(Groups.of(allreduce.collectives)), tf.control_dependencies([begun]):
+        with exchanging(allreduce.groups), tf.control_dependencies([begun]):
             backward = loss_and_gradients(model, batch, accumulate_steps, plan, allreduce.mean)
         changed = tuple(k for k in range(len(values)) if backward.may_assign(carried[k]))
         used = tuple(k for k, gradient in enumerate(backward.gradients) if gradient is not None)
         # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
         gradients = [backward.gradients[k] for k in used]
-        in_rows = [variables[k].path for k in used if isinstance(backward.gradients[k], tf.IndexedSlices)]
-        if in_rows and not rows_apart and not noted:
+        sparse = [k for k in used if isinstance(backward.gradients[k], tf.IndexedSlices)]
+        in_rows = [variables[k].path for k in sparse if not in_rows_alone[k]]
+        if in_rows and not noted:
             noted.append(True)
             log.info(
                 f"gradients of {listed(in_rows)} reach the optimizer whole (run.sparse_gradients: dense), so that any "
                 "number of ranks trains alike; Keras alone would update the rows of each batch"
             )
-        own = gradients if rows_apart else [tf.convert_to_tensor(g) for g in gradients]
+        own = [g if in_rows_alone[k] else tf.convert_to_tensor(g) for k, g in zip(used, gradients, strict=True)]
         weights = [] if backward.weight is None else [tf.reshape(backward.weight, [1])]
         return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags, begun)
 
@@ -87,23 +91,19 @@ def make_train_step(
     ) -> tuple[tf.Tensor, tf.Tensor]:
         changes = [carried[k].value - b for k, b in zip(changed, values, strict=True)] if averages_carried else []
         report = tf.concat([tf.reshape(tf.cast(loss, tf.float32), [1]), flags], axis=0)
-        computed = now_that([*map(_numbers, own), *changes, report])
-        averaged, (*changes, report) = allreduce.average(own, [*changes, *weights, report])
+        computed = now_that([*map(numbers_of, own), *changes, report])
+        over = [*(averaged_over(carried[k]) for k in changed[: len(changes)]), *("world" for _ in [*weights, report])]
+        averaged, (*changes, report) = update.exchanged(used, own, [*changes, *weights, report], over)
         if allreduce.ranks > 1 and plan is not None and shares_scale(model):
-            averaged = [g * tf.cast(allreduce.ranks, g.dtype) for g in averaged]
+            averaged = [with_numbers(g, lambda n: n * tf.cast(plan.parts, n.dtype)) for g in averaged]
         if weights:
             *changes, weight = changes
-            averaged = [g / tf.cast(weight[0], g.dtype) for g in averaged]
+            averaged = [with_numbers(g, lambda n: n / tf.cast(weight[0], n.dtype)) for g in averaged]
             report = tf.concat([report[:1] / tf.cast(weight, tf.float32), report[1:]], axis=0)
-        there = now_that([*averaged, *changes, report]) if allreduce.ranks > 1 else computed
-
-        def finite(loss: tf.Tensor, gradients: list[Any]) -> tf.Tensor:
-            sums = [] if may_overflow else [tf.reduce_sum(tf.cast(_numbers(g), tf.float32)) for g in gradients]
-            return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+        there = now_that([*map(numbers_of, averaged), *changes, report]) if allreduce.ranks > 1 else computed
 
         def apply() -> tf.Tensor:
-            with fused_updates(optimizer):
-                optimizer.apply_gradients(zip(averaged, (variables[k] for k in used), strict=True))
+            update.apply(used, averaged)
             for k, b, change in zip(changed, values, changes, strict=False):
                 carried[k].assign(b + change)
             return tf.zeros([1])
@@ -112,10 +112,11 @@ def make_train_step(
             if undo:
                 for k, b in zip(changed, values, strict=True):
                     carried[k].assign(b)
-            return tf.reshape(tf.cast(tf.logical_not(finite(loss, own)), tf.float32), [1])
+            good = update.finite(own, loss, everywhere=False)
+            return tf.reshape(tf.cast(tf.logical_not(good), tf.float32), [1])
 
         with tf.control_dependencies([there]):  # or the clock might be read when the update is over
-            applied = tf.logical_and(finite(report[0], averaged), report[-1] <= 0)
+            applied = tf.logical_and(update.finite(averaged, report[0], everywhere=True), report[-1] <= 0)
             to_blame = tf.cond(applied, apply, leave)
         times = tf.stack([begun, computed, there, now_that([to_blame])])
         return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), times
@@ -126,7 +127,3 @@ def make_train_step(
         finished = tf.function(finish, reduce_retracing=True, autograph=False)
         return reporting(step)
     return reporting(GraphCall(tf.function(step, reduce_retracing=True, autograph=False)))
-
-
-def _numbers(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -16,6 +16,7 @@ from hpc_train.data.loading.tf_dataset import InputContext, OpenInput, context_f
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, resumed
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.lazy import keras
 
 Place = Callable[[DataProgress], DataProgress]
 """Where one rank begins to read, given how far the job has read; a strategy decides it."""
@@ -47,6 +48,7 @@ class TrainingInput:
         self.resources = resources
         roles, seed = plan.roles, job.config.tf_random_seed
         self.context: InputContext = context_for(roles.part_of(rank), roles.readers, self._source, seed)
+        self._alike = roles.model > 1
         self._stack = ExitStack()
         self.current: OpenInput
 
@@ -59,12 +61,17 @@ class TrainingInput:
     def open(self, ranks: World, progress: DataProgress) -> OpenInput:
         """Opens the data where the job has read so far, instead of what was open. Collective over `ranks`.
 
+        Where several ranks read the same part, a function finds all generators in the same state on them, so that a
+        `shuffle` without a seed gives them one order.
+
         Raises:
             UserError: Too few rows, or too little memory for the shuffle buffer.
         """
 
         def enter() -> OpenInput:
             self._stack.close()
+            if self._alike and not isinstance(self._source, HDF5Input):
+                keras.utils.set_random_seed(self.context.seed % 2**32)
             place = self._place(progress)
             opened = self._stack.enter_context(
                 open_training(self._source, self._shards, self.context, place, self.resources, self._load)

@@ -14,6 +14,7 @@ from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner, ExportResult
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.telemetry.metrics import MetricsWriter
 
 Known = Callable[[str, str | None], dict[str, float] | None]
@@ -60,7 +61,7 @@ class EvaluationRunner:
     Args:
         world: The ranks that evaluate together. exporter_runners: the exporters of each evaluation set, on the chief.
         hooks: Those of this rank where it is the one that trains, too. groups: of the ranks that train, where they are
-            those that evaluate; see Evaluator.evaluate.
+            those that evaluate; see Evaluator.evaluate. whole: what is exported, where ranks hold parts of the model.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class EvaluationRunner:
         exporter_runners: Sequence[ExporterRunner],
         hooks: Hooks | None,
         groups: Groups | None = None,
+        whole: WholeModel | None = None,
     ) -> None:
         self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporter_runners, hooks
-        self._groups = groups
+        self._groups, self._whole = groups, whole
 
     def evaluate(
         self,
@@ -99,6 +101,8 @@ class EvaluationRunner:
             exports: list[list[Any]] = []
             if evaluator.exports:
                 moved()
+                if self._whole is not None:
+                    self._whole.refresh()
                 exports = self._world.on_chief(partial(self._export, number, step, taken, metrics, last))
                 moved()
             yield EvaluationResult(

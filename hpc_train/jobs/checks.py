@@ -26,6 +26,18 @@ def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
     checked_shards(readers, job.train_spec(), job.eval_specs(), job.run.accumulate_steps)
 
 
+def check_nodes(job: JobConfig | ProgramConfig, wants: Resources, report: ReportLine) -> None:
+    """Reports where ranks among which a copy of the model is divided would be on several nodes."""
+    mesh = None if isinstance(job, ProgramConfig) else job.run.mesh
+    if mesh is None or wants.nodes == 1 or wants.ranks_per_node % mesh.model == 0:
+        return
+    report(
+        f"warning: run.mesh: the {mesh.model} ranks of a copy of the model exchange in each layer, but with "
+        f"resources.ranks_per_node: {wants.ranks_per_node} some are on several nodes; a multiple of {mesh.model} keeps "
+        "them on one"
+    )
+
+
 def least_ranks(job: JobConfig | ProgramConfig) -> int:
     """So many ranks the job's strategy wants at least."""
     if isinstance(job, ProgramConfig):

@@ -8,7 +8,8 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import starmap, zip_longest
@@ -17,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from hpc_train.checkpoint.arena import Arena, ArraySpec
-from hpc_train.checkpoint.format import COUNTER, Snapshot
+from hpc_train.checkpoint.format import COUNTER, Snapshot, StoredArray
 from hpc_train.config.settings import Change, Settings, changes
 from hpc_train.data.sampling.shuffle import derive_seed
-from hpc_train.distributed.tensors import is_floating, reader_of, view_of
+from hpc_train.distributed.remote_parts import RemoteParts
+from hpc_train.distributed.share import share_of
+from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of, reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import keras, tf
@@ -46,8 +49,12 @@ MAX_SHOWN = 5
 class ModelState:
     """The variables of a model and of its optimizer, by path, across ranks.
 
+    Paths, shapes and order are those of the model on one rank, of whose variables ranks may hold parts.
+
     Attributes:
         world: The ranks among which it is compared and averaged.
+        divided: Of each variable of which ranks hold parts, this rank's. parts: what the chief can read of them while
+            `parts_read` is open; None else, and where there are none.
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
             floating-point variables. The training step averages the changes of those that it does change.
         not_trained: Those that are not trainable, whatever they hold, but for those of `layers`.
@@ -67,13 +74,15 @@ class ModelState:
         rates = {id(variable) for variable in constant_rates(updates.first)} if updates.optimizers else set()
         self._rates = {place: _numpy(v) for place, v in enumerate(self._optimizer.values()) if id(v) in rates}
         self._all = {f"{kind}/{path}": variable for kind, own in both for path, variable in own.items()}
+        self.divided = {name: share for name, v in self._all.items() if (share := share_of(v)) is not None}
+        self.parts: RemoteParts | None = None
         self._metrics = list(model.metrics_variables)
         self._trainable = {id(v) for v in model.trainable_variables}
         of_layers = {id(v) for v in self.layers}
         floating = [v for v in self._model.values() if id(v) not in (self._trainable | of_layers) and is_floating(v)]
         frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
         self.carried = [v for v in floating if id(v) not in frozen]
-        self._rest = [v for v in floating if id(v) in frozen]
+        self._rest = [v for v in floating if id(v) in frozen and share_of(v) is None]
         self._random = [v for path, v in self._model.items() if is_random_state(path, tuple(v.shape), v.dtype)]
         self.not_trained = [v for v in self._model.values() if id(v) not in (self._trainable | of_layers)]
 
@@ -94,7 +103,13 @@ class ModelState:
     def shared(self) -> list[Any]:
         """The floating-point ones of model and optimizers that are to be the same on all ranks."""
         own = {id(variable) for variable in self.per_rank}
-        return [variable for variable in self._all.values() if id(variable) not in own and is_floating(variable)]
+        return [v for v in self._all.values() if id(v) not in own and share_of(v) is None and is_floating(v)]
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds, computed: "parameters", "gradients" of those that train, "optimizer". Local."""
+        trained = [variable for variable in self._model.values() if id(variable) in self._trainable]
+        held = {"parameters": self._model.values(), "gradients": trained, "optimizer": self._optimizer.values()}
+        return {name: sum(map(nbytes_of, variables)) for name, variables in held.items()}
 
     def signatures(self) -> list[str]:
         """Path, type and shape of each variable, without the numbers that Keras gives the layers of a process."""
@@ -102,7 +117,8 @@ class ModelState:
 
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
-        digest = hashlib.sha256("\n".join(self.signatures()).encode()).hexdigest()
+        alike = [*self.signatures(), *map(_without_counters, self.divided)]
+        digest = hashlib.sha256("\n".join(alike).encode()).hexdigest()
         on_chief = self.world.broadcast(digest)
         differing = self.world.first(self.world.rank if digest != on_chief else None)
         if differing is not None:
@@ -150,19 +166,38 @@ class ModelState:
                         "this one brings the variables that fit"
                     )
 
+    @contextmanager
+    def parts_read(self) -> Iterator[None]:
+        """A context in which the chief can save what other ranks hold; nothing where each holds all. Collective."""
+        if not self.divided:
+            yield
+            return
+        self.reserve()
+        held = dict(zip(self._copied, self.room, strict=True))
+        copy = int if self.world.is_chief else self.copy  # the chief copies the rest, too: see snapshot
+        with RemoteParts(self.world, [(share, held[name]) for name, share in self.divided.items()], copy) as self.parts:
+            yield
+        self.parts = None
+
     def reserve(self) -> None:
-        """Makes the memory that snapshots are taken into, as large as the state. Local; done once."""
+        """Makes the memory that snapshots are taken into, as large as what is copied here. Local; done once."""
         _ = self.room, self._read
+
+    @cached_property
+    def _copied(self) -> dict[str, Any]:
+        """The variables that this rank copies: all, or beside a chief its parts alone."""
+        beside = bool(self.divided) and not self.world.is_chief
+        return {name: v for name, v in self._all.items() if not beside or name in self.divided}
 
     @cached_property
     def room(self) -> list[np.ndarray]:
         """The memory that snapshots are taken into, one array for each variable. Local."""
-        specs = {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in self._all.items()}
+        specs = {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in self._copied.items()}
         return list(Arena(specs).arrays.values())
 
     @cached_property
     def _read(self) -> Callable[[], Any]:
-        return reader_of(list(self._all.values()))
+        return reader_of(list(self._copied.values()))
 
     def snapshot(self, about: Snapshot) -> Snapshot:
         """`about` with a copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
@@ -173,33 +208,53 @@ class ModelState:
         """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
         for copy, tensor in zip(self.room, self._read(), strict=True):
             np.copyto(copy, view_of(tensor))
-        return {id(variable): copy for variable, copy in zip(self._all.values(), self.room, strict=True)}
+        return {id(variable): copy for variable, copy in zip(self._copied.values(), self.room, strict=True)}
 
     def copied(self, about: Snapshot) -> Snapshot:
         """`about` with what `copy` has copied, and what may have been written over it since, of now. Local."""
-        model = dict(zip(self._model, self.room[: len(self._model)], strict=True))
-        optimizer = dict(zip(self._optimizer, self.room[len(self._model) :], strict=True))
+        whole: dict[str, Any] = dict(zip(self._all, self.room, strict=True))
+        if self.divided:
+            assert self.parts is not None, "parts can be read"
+            whole.update(zip(self.divided, self.parts.arrays, strict=True))
+        arrays = list(whole.values())
+        model = dict(zip(self._model, arrays[: len(self._model)], strict=True))
+        optimizer = dict(zip(self._optimizer, arrays[len(self._model) :], strict=True))
         return replace(about, model=model, optimizer=optimizer, time=time.time())
 
     def assign(self, snapshot: Snapshot) -> None:
-        """Gives all variables the values of `snapshot`. Local."""
-        for saved, variables in ((snapshot.model, self._model), (snapshot.optimizer, self._optimizer)):
-            for array, variable in zip(saved.values(), variables.values(), strict=True):
-                variable.assign(array.copy())  # else TensorFlow may use the snapshot's own memory
+        """Gives all variables the values of `snapshot`, of whole arrays. Local."""
+        for (_, variable), array in self._paired(snapshot):
+            share = share_of(variable)  # a copy: else TensorFlow may use the snapshot's own memory
+            variable.assign((array if share is None else share.of(array)).copy())
 
-    def share(self, snapshot: Snapshot | None, part: int) -> None:
+    def assign_held(self, name: str, array: np.ndarray) -> None:
+        """Gives one variable what this rank holds of it. Local."""
+        self._all[name].assign(array)
+
+    def left(self, snapshot: Snapshot) -> dict[str, str]:
+        """The datasets of the arrays of `snapshot` that are still in the checkpoint, by the names of variables here."""
+        return {n: array.dataset for (n, _), array in self._paired(snapshot) if isinstance(array, StoredArray)}
+
+    def _paired(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, Any], Any]]:
+        arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
+        return zip(self._all.items(), arrays, strict=True)
+
+    def share(self, snapshot: Snapshot | None, part: int, left: Collection[str] = ()) -> None:
         """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.
+
+        Not that of which ranks hold parts, and not what is `left` to each of them.
 
         Random states (dropout and the like) are then made different on every rank that trains: the seed of the one that
         reads part p > 0 of the data derives from the chief's and p, so that a restart on any number of ranks finds the
         same ones.
         """
+        whole = {name: v for name, v in self._all.items() if name not in self.divided and name not in left}
         if snapshot is not None:
-            arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
+            arrays = [array for (name, _), array in self._paired(snapshot) if name in whole]
         else:
-            arrays = [_numpy(v) for v in self._all.values()]
+            arrays = [_numpy(v) for v in whole.values()]
         self.world.broadcast_arrays(arrays)
-        for variable, array in zip(self._all.values(), arrays, strict=True):
+        for variable, array in zip(whole.values(), arrays, strict=True):
             variable.assign(array)
         if part > 0:
             for variable in self._random:
@@ -232,7 +287,7 @@ class ModelState:
             JobEndedError: Some rank's differ from those of most; it names the ranks and the first variable.
         """
         compared = self._trainable | {id(v) for v in (*self.carried, *self._optimizer.values())}
-        everything = {name: v for name, v in self._all.items() if id(v) in compared}
+        everything = {name: v for name, v in self._all.items() if id(v) in compared and name not in self.divided}
         own = [_digest(_host_view(v)) for v in everything.values()]
         whole = hashlib.sha256(repr(own).encode()).hexdigest()
         on_chief = self.world.broadcast(whole)
@@ -294,9 +349,10 @@ def is_random_state(path: str, shape: tuple[int, ...], dtype: str) -> bool:
     return last == "seed_generator_state" and shape == (2,) and dtype in ("uint32", "int64")
 
 
-def _signature(path: str, variable: Any) -> str:
-    array = variable if isinstance(variable, np.ndarray) else _numpy(variable)
-    return f"{path} {array.dtype.name} {list(array.shape)}"
+def _signature(path: str, array: Any) -> str:
+    """Of a variable, or of an array of a snapshot."""
+    dtype = array.dtype if isinstance(array.dtype, np.dtype) else dtype_of(array)
+    return f"{path} {dtype.name} {list((share_of(array) or array).shape)}"
 
 
 def _without_counters(signature: str) -> str:

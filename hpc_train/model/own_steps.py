@@ -12,7 +12,10 @@ from typing import Any
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.optimizer_pieces import OptimizerPieces
 from hpc_train.distributed.optimizer_variables import OptimizerVariables, build
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -31,14 +34,25 @@ class Updates:
         optimizers: With the variables that each updates, in the order in which they are first applied.
         times: How often each is applied in a step.
         variables: Those of the model's only optimizer, by what they are for; empty for a train_step of its own.
+        pieces: Of each optimizer, on which it is built where it is sharded; else there are none.
     """
 
     optimizers: tuple[tuple[Any, tuple[Any, ...]], ...]
     times: tuple[int, ...] = ()
     variables: OptimizerVariables = field(default_factory=lambda: OptimizerVariables([], []))
+    pieces: tuple[OptimizerPieces, ...] = ()
 
-    def finish(self) -> None:
-        """Averages that optimizers keep of their variables (use_ema) take the variables' place. Local."""
+    def finish(self, world: World | None = None) -> None:
+        """Averages that optimizers keep of their variables (use_ema) take the variables' place.
+
+        Args:
+            world: The ranks that train, over which this is collective where optimizers are sharded.
+        """
+        if self.pieces and self.keeps_averages and world is not None:
+            for (optimizer, _), pieces in zip(self.optimizers, self.pieces, strict=True):
+                optimizer.finalize_variable_values(pieces.held)
+                pieces.collect(world)
+            return
         for optimizer, variables in self.optimizers:
             optimizer.finalize_variable_values(list(variables))
 
@@ -58,20 +72,26 @@ NO_UPDATES = Updates(())
 """Of a model whose train_step cannot be traced for want of data."""
 
 
-def updates_of(model: keras.Model, dataset: tf.data.Dataset | None, name: str) -> Updates:
+def updates_of(model: keras.Model, dataset: tf.data.Dataset | None, name: str, sharded: Mesh | None = None) -> Updates:
     """What a training step of `model` updates; its optimizers are built. Local.
 
-    A train_step of its own is traced with a batch of `dataset`, which only that needs. `name`: what to call the model.
+    A train_step of its own is traced with a batch of `dataset`, which only that needs.
+
+    Args:
+        name: What to call the model. sharded: The ranks among which optimizers are; None: each has them whole.
 
     Raises:
-        UserError: It applies no gradients, or applies them where ranks cannot average them, or returns no number.
-        Whatever it raises.
+        UserError: It applies no gradients, or applies them where ranks cannot average them, or returns no number; an
+        optimizer cannot be sharded. Whatever it raises.
     """
     if has_own_train_step(model):
         assert dataset is not None, "there is a batch to trace train_step with"
-        return _found(model, dataset, name)
-    variables = build(model.optimizer, model.trainable_variables)
-    return Updates(((model.optimizer, tuple(model.trainable_variables)),), (1,), variables)
+        return _found(model, dataset, name, sharded)
+    optimizer, trained = model.optimizer, model.trainable_variables
+    if sharded is None:
+        return Updates(((optimizer, tuple(trained)),), (1,), build(optimizer, trained))
+    pieces = OptimizerPieces(optimizer, trained, sharded)
+    return Updates(((optimizer, tuple(trained)),), (1,), pieces.optimizer_variables, (pieces,))
 
 
 def has_own_train_step(model: keras.Model) -> bool:
@@ -126,7 +146,7 @@ def applied_by(applied: Applied) -> Iterator[None]:
             kind.apply = original
 
 
-def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
+def _found(model: keras.Model, dataset: tf.data.Dataset, name: str, sharded: Mesh | None) -> Updates:
     found: list[tuple[Any, list[Any]]] = []
     returned: list[Any] = []
     whose = f"{name}: train_step of {type(model).__name__}"
@@ -165,11 +185,14 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
     times = Counter(id(optimizer) for optimizer, _ in found)
     first = {id(optimizer): (optimizer, tuple(variables)) for optimizer, variables in reversed(found)}
     order = list(dict.fromkeys(id(optimizer) for optimizer, _ in found))
+    pieces = []
     for key in order:
         optimizer, variables = first[key]
-        if not optimizer.built:
-            optimizer.build(list(variables))
-    return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order))
+        if sharded is not None:
+            pieces.append(OptimizerPieces(optimizer, variables, sharded))
+        elif not optimizer.built:
+            build(optimizer, list(variables))
+    return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order), pieces=tuple(pieces))
 
 
 def _raised_by(step: Callable[..., Any], error: BaseException) -> bool:

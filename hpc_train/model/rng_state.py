@@ -44,15 +44,18 @@ def seed_part(seed: int | None, part: int) -> None:
         tf.random.get_global_generator().reset_from_seed(derive_seed(seed, 0, part) % 2**63)
 
 
-def gather(world: World, layers: Sequence[Any] = ()) -> dict[str, np.ndarray]:
-    """What each rank has for itself, `[ranks, ...]` each, on the chief. Collective.
+def gather(world: World, layers: Sequence[Any] = (), alike: int = 1) -> dict[str, np.ndarray]:
+    """What each rank has for itself, `[ranks / alike, ...]` each, on the chief. Collective.
 
     The states of Python's, numpy's and TensorFlow's global generators, which matter to layers that draw numbers outside
     TensorFlow's graph; Keras's seed generators are variables of the model, and the input draws its numbers from seeds
     of its own. And `layers`: the variables of stateful layers.
+
+    Args:
+        alike: So many ranks with numbers one after the other have the same, as they read the same rows.
     """
     gathered = {name: world.gather_arrays(array) for name, array in _own(layers).items()}
-    return {name: states for name, states in gathered.items() if states is not None}
+    return {name: np.ascontiguousarray(s[::alike]) for name, s in gathered.items() if s is not None}
 
 
 def room(parts: int, layers: Sequence[Any] = ()) -> dict[str, np.ndarray]:
@@ -67,7 +70,7 @@ def restore(
 
     Args:
         states: What `gather` gave, on the chief; None where there is nothing to restore.
-        part: Of this rank among the `parts` that train; one that takes no steps is given another one's.
+        part: Of the data that this rank reads, of so many `parts`; one that takes no steps is given another one's.
     """
     own = _own(layers)
     same = states is not None and all(

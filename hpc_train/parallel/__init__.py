@@ -6,13 +6,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpc_train.parallel.attention import MultiHeadAttention
+    from hpc_train.parallel.dense import ColumnDense, RowDense
+    from hpc_train.parallel.dropout import Dropout
+    from hpc_train.parallel.embedding import Embedding
     from hpc_train.parallel.sharded_embedding import ShardedEmbedding
 
 _HOME = {
+    "ColumnDense": "hpc_train.parallel.dense",
+    "Dropout": "hpc_train.parallel.dropout",
+    "Embedding": "hpc_train.parallel.embedding",
+    "MultiHeadAttention": "hpc_train.parallel.attention",
+    "RowDense": "hpc_train.parallel.dense",
     "ShardedEmbedding": "hpc_train.parallel.sharded_embedding",
 }
 
-__all__ = ["ShardedEmbedding"]
+__all__ = ["ColumnDense", "Dropout", "Embedding", "MultiHeadAttention", "RowDense", "ShardedEmbedding"]
 
 
 def __getattr__(name: str) -> Any:

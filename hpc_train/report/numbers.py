@@ -154,7 +154,8 @@ def global_batch(history: History) -> int | None:
         return None
     batch = as_number(setting(history, "data", "train", "batch_size"))
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
-    examples = None if batch is None or ranks is None else as_number(batch * ranks)
+    alike = as_number(setting(history, "run", "mesh", "model")) or 1
+    examples = None if batch is None or ranks is None else as_number(batch * ranks // alike)
     return None if examples is None else int(examples)
 
 

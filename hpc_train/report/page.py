@@ -60,6 +60,7 @@ def report_page(history: History) -> str:
         job_text=history.job_text,
         versions=tables.versions(history),
         ranks=tables.ranks(history),
+        memory=tables.memory(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),
     )

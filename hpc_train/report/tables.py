@@ -15,6 +15,8 @@ from hpc_train.report import words
 from hpc_train.report.numbers import (
     PARTS,
     SUMMED_UP,
+    ByRank,
+    OverRanks,
     best_of,
     by_rank,
     elapsed_of,
@@ -22,12 +24,14 @@ from hpc_train.report.numbers import (
     global_batch,
     last_of,
     metrics_of,
+    of_ranks,
     over_ranks,
     rate_of,
     training_ranks,
 )
 from hpc_train.telemetry.progress import GAP
 from hpc_train.telemetry.start_timeline import PHASES
+from hpc_train.telemetry.units import size
 
 MOST_RANKS = 256
 MOST_EVALUATIONS = 200
@@ -219,6 +223,10 @@ def shares_by_rank(history: History) -> Table | None:
     return Table(("", *by_part), rows)
 
 
+_PEAKS = {"memory": "resident at most", "device_memory": "on the device at most"}
+"""Columns of `memory`, by what records call them."""
+
+
 def ranks(history: History) -> Table | None:
     """What each rank ran on."""
     entries = entries_of_ranks(history)
@@ -228,6 +236,37 @@ def ranks(history: History) -> Table | None:
     if not columns:
         return None
     return Table(tuple(columns), [tuple(str(e.get(name, "")) for name in columns) for e in entries[:MOST_RANKS]], 6)
+
+
+def memory(history: History) -> Table | None:
+    """Bytes that each rank holds, as computed, and has held at most, as measured; of many ranks of all together."""
+    measured = {name: found for key, name in _PEAKS.items() if (found := of_ranks(history, key)) is not None}
+    if any(isinstance(found, OverRanks) for found in measured.values()):
+        rows = [
+            (f"{which} of the ranks", *(_size(found.values[-1, place]) for found in measured.values()))
+            for place, which in enumerate(SUMMED_UP)
+        ]
+        return Table(("", *measured), rows)
+    entries = entries_of_ranks(history)[:MOST_RANKS]
+    held = {rank: entry.get("memory") for entry in entries if (rank := as_number(entry.get("rank"))) is not None}
+    computed = {int(rank): own for rank, own in held.items() if isinstance(own, dict)}
+    each = [found for found in measured.values() if isinstance(found, ByRank)]
+    peaks = [dict(zip(found.ranks, found.values[-1].tolist(), strict=True)) for found in each]
+    names = list(dict.fromkeys(str(name) for own in computed.values() for name in own))
+    rows = [
+        (
+            f"rank {rank}",
+            *(_size(computed.get(rank, {}).get(name)) for name in names),
+            *(_size(p.get(rank)) for p in peaks),
+        )
+        for rank in sorted({*computed, *(rank for peak in peaks for rank in peak)})
+    ]
+    return Table(("", *names, *measured), rows) if rows else None
+
+
+def _size(count: Any) -> str:
+    known = as_number(count)
+    return words.UNKNOWN if known is None else size(known)
 
 
 def versions(history: History) -> list[tuple[str, str]]:

@@ -24,6 +24,8 @@ _JOIN_SECS = 1.0
 class JobStopped(SystemExit):
     """All ranks leave together, having saved after a signal."""
 
+    of_all_ranks = True  # see World.knows_of
+
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code

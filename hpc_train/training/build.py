@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,6 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
@@ -31,6 +31,7 @@ from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.lazy import keras
 from hpc_train.model import rng_state
@@ -39,7 +40,7 @@ from hpc_train.model.learning_rate import optimizer_settings
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.notes import notes_on
-from hpc_train.model.own_steps import updates_of
+from hpc_train.model.own_steps import has_own_train_step, updates_of
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -48,7 +49,7 @@ from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import early_stopper, hooks_of, prepare_evaluations, user_hooks
-from hpc_train.training.data_check import check_labels
+from hpc_train.training.data_check import check_labels, check_same_batches
 from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStartResult, warm_start
 
@@ -70,6 +71,7 @@ class _TrainingSetup:
     restored: Snapshot | None
     warm: tuple[WarmStartResult, ...]
     settings: Settings
+    whole: WholeModel | None
 
 
 @contextmanager
@@ -93,6 +95,7 @@ def build(
         UserError: The data, the model, an exporter, a hook or the strategy does not do; nothing has been written.
         Whatever the model, the input or a hook raise.
     """
+    job = _seeded_alike(world, job, plan)
     with ExitStack() as stack:
         start_timeline.begin("TensorFlow")
         device = set_up_tensorflow(world)
@@ -101,9 +104,10 @@ def build(
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
+        check_same_batches(world, plan.roles, job.train_spec.input_fn, data.current.dataset)
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
-        with placed(Mesh(plan.roles.readers, 1, plan.roles.part_of(world.rank)) if together else None):
+        with placed(plan.roles.mesh_of(world.rank) if together else None):
             trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         start_timeline.begin("exchange")
@@ -117,7 +121,8 @@ def build(
         if world.rank == plan.roles.idle and job.config.profile_steps is not None:
             own_hooks.append(stack.enter_context(Profiler(job.job_dir / "train", job.config.profile_steps)))
 
-        ranks = world.gather(about_rank(world, plan, device, data.context, data.current)) or []  # on the chief
+        held = trained.parts.state.held_bytes()
+        ranks = world.gather(about_rank(world, plan, device, data.context, data.current, held)) or []  # on the chief
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
         world.each(lambda: begin_job_dir(job, plan, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
@@ -135,6 +140,7 @@ def build(
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
+        stack.enter_context(trained.parts.state.parts_read())
         chief: ChiefServices | None = None
         if reporter is not None:
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
@@ -157,6 +163,7 @@ def build(
             watchdog=watchdog,
             training=training,
             chief=chief,
+            whole=trained.whole,
         )
 
 
@@ -186,6 +193,14 @@ def _chief_services(
         )
 
 
+def _seeded_alike(world: World, job: TrainingJob, plan: RunPlan) -> TrainingJob:
+    """`job` with a seed where it has none and its ranks have to draw alike, whose layers are divided. Collective."""
+    if plan.roles.model == 1 or job.config.tf_random_seed is not None:
+        return job
+    config = replace(job.config, tf_random_seed=world.broadcast(secrets.randbits(32)))
+    return replace(job, estimator=replace(job.estimator, config=config))
+
+
 def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, strategy: Strategy, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
@@ -195,15 +210,23 @@ def _build_model(
         return build_model(job.estimator, data.current.dataset)
 
     model = world.each(build_another)
+    from hpc_train.parallel.checks import check_layers  # and with it Keras
+
+    world.each(lambda: check_layers(model, job.config, plan.roles.model, has_own_train_step(model)))
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
-    evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
+    evaluators, exporter_runners, whole = prepare_evaluations(world, job, plan, data, model, build_another)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
-    updates = world.each(lambda: updates_of(model, dataset, name))
+    trainers = plan.roles.trainers
+    shards = job.config.shard_optimizer and trainers > 1
+    mesh = plan.roles.mesh_of(world.rank) if shards else None
+    updates = world.each(lambda: updates_of(model, dataset, name, mesh))
+    if job.config.shard_optimizer and trainers == 1 and world.is_chief:
+        log.info("run.shard_optimizer has no effect: one rank trains, and holds the whole optimizer")
     shared = strategy.sharers(plan.roles, job.config)
     if world.is_chief:
         for note in notes_on(
-            model, updates, plan.roles.readers, plan.roles.servers > 0, job.config.mixed_precision, name
+            model, updates, plan.roles.trainers, plan.roles.servers > 0, job.config.mixed_precision, name
         ):
             log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config, name)
@@ -213,8 +236,11 @@ def _build_model(
     world.each(state.check_ranks)
     warm: list[WarmStartResult] = []
     if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
-        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
+        concerned = world.is_chief or bool(state.divided)
+        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if concerned else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
+    for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
+        pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
-    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)
+    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings, whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_train.callbacks.hook import HookContext
@@ -12,6 +12,7 @@ from hpc_train.callbacks.keras import Epochs, adapted
 from hpc_train.config.specs import HDF5Input, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
+from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.training_input import TrainingInput
@@ -21,6 +22,7 @@ from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.contents import about_job
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.lazy import keras
 
@@ -28,11 +30,17 @@ log = logging.getLogger(__name__)
 
 
 def prepare_evaluations(
-    world: World, job: TrainingJob, plan: RunPlan, data: TrainingInput, model: keras.Model
-) -> tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...]]:
+    world: World,
+    job: TrainingJob,
+    plan: RunPlan,
+    data: TrainingInput,
+    model: keras.Model,
+    build_another: Callable[[], keras.Model],
+) -> tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...], WholeModel | None]:
     """Opens and tries out each evaluation set and exporter, and checks the names of metrics. Collective.
 
-    Returns how each set is evaluated, and on the chief what it exports. Where the chief takes no steps, it evaluates
+    Returns how each set is evaluated, on the chief what it exports, and the whole model that is exported where ranks
+    hold parts of `model`. Where the chief takes no steps, it evaluates
     without the others.
 
     Raises:
@@ -40,18 +48,22 @@ def prepare_evaluations(
     """
     config, alone = job.config, plan.roles.idle > 0
     together = World.alone() if alone else world
+    part = (0, 1) if alone else (plan.roles.part_of(world.rank), plan.roles.readers)
     evaluators = tuple(
         Evaluator(
             model,
             spec,
             found,
-            context_for(together.rank, together.size, spec.input_fn, config.tf_random_seed),
+            context_for(*part, spec.input_fn, config.tf_random_seed),
             data.resources,
             job.load,
             together,
         )
         for spec, found in zip(job.eval_specs, plan.shards[1:], strict=True)
     )
+
+    exports = any(spec.exporters for spec in job.eval_specs)
+    whole = WholeModel(world, model, build_another) if exports and any(map(share_of, model.variables)) else None
 
     def try_out() -> None:
         for evaluator in evaluators:
@@ -64,13 +76,14 @@ def prepare_evaluations(
         if not world.is_chief:
             return ()
         spec = data.current.dataset.element_spec
-        signature, unknown = _signature(model, spec, job.train_spec, plan.shards[0])
+        exported = model if whole is None or whole.model is None else whole.model
+        signature, unknown = _signature(exported, spec, job.train_spec, plan.shards[0])
         about = about_job(
             job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0], job.train_spec.input_fn
         )
         made = tuple(
             ExporterRunner(
-                job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown, schema=job.schema
+                job.job_dir, s.exporters, exported, signature, about, job.load, unknown=unknown, schema=job.schema
             )
             for s in job.eval_specs
         )
@@ -82,7 +95,7 @@ def prepare_evaluations(
     for evaluator in evaluators:
         evaluator.agree()
     names = world.on_chief(lambda: {evaluator.kind: evaluator.metric_names() for evaluator in evaluators})
-    return evaluators, world.each(check)
+    return evaluators, world.each(check), whole
 
 
 def check_best_metric(name: str | None, metrics: Sequence[str]) -> None:

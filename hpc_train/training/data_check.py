@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -22,9 +23,10 @@ from hpc_train.data.loading.label_check import (
     label_ranges,
     unknown_texts,
 )
+from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.lazy import keras
+from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import check_accumulation
 from hpc_train.model.builder import sparse_classes
 from hpc_train.telemetry.units import counted
@@ -137,6 +139,36 @@ def _keys(columns: Mapping[str | None, Column]) -> str:
 def _kind(column: Column) -> tuple[bool, bool, bool]:
     """What has to be alike: complex numbers, texts, and rows of different lengths, as far as they are no texts."""
     return column.dtype.startswith("complex"), column.is_text, column.takes_padding
+
+
+def check_same_batches(world: World, roles: Roles, source: Any, dataset: tf.data.Dataset) -> None:
+    """Compares the first batch of the ranks that share a copy of the model, where a function makes it. Collective.
+
+    Raises:
+        UserError: They are others.
+    """
+    if roles.model == 1 or isinstance(source, HDF5Input):
+        return
+
+    def digest() -> int:
+        found = 0
+        for tensor in tf.nest.flatten(next(iter(dataset.take(1)), ()), expand_composites=True):
+            found = zlib.crc32(tf.io.serialize_tensor(tensor).numpy(), found)
+        return found
+
+    digests = world.all_gather(world.each(digest))
+    group = roles.mesh_of(world.rank).model_group
+    other = next((rank for rank in group if digests[rank] != digests[group[0]]), None)
+
+    def refuse(ranks: list[int]) -> None:
+        raise UserError(
+            f"input_fn gives rank {ranks[1]} other rows than rank {ranks[0]}, which has a part of the same copy of the "
+            "model (run.mesh); draw what it draws from context.seed, which both have alike, and map without "
+            "deterministic=False"
+        )
+
+    if (found := world.first(None if other is None else [group[0], other])) is not None:
+        world.each(lambda: refuse(found))
 
 
 def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model) -> None:

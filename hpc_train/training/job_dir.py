@@ -83,8 +83,14 @@ def _make_temporary() -> str:
     return str(path)
 
 
-def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput) -> dict[str, Any]:
-    """What the table at the start and environment.json show of this rank. Local."""
+def about_rank(
+    world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput, memory: dict[str, int]
+) -> dict[str, Any]:
+    """What the table at the start and environment.json show of this rank. Local.
+
+    Args:
+        memory: Bytes by what they hold, see ModelState.held_bytes.
+    """
     roles, shards = plan.roles, plan.shards[0]
     number, count = context.input_pipeline_id, context.num_input_pipelines
     seed, part = str(context.seed), f"input_fn, part {number + 1} of {count}"
@@ -106,6 +112,7 @@ def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, 
         "device": device,
         "shards": part,
         "seed": seed,
+        "memory": memory,
     }
 
 

@@ -112,6 +112,12 @@ def valid() -> dict[str, dict[str, Any]]:
         "reducers.TopK": {"k": 3},
         "reducers.Custom": {"init": list, "add": max, "merge": max},
         "LARS": {},
+        "parallel.ColumnDense": {"units": 3},
+        "parallel.RowDense": {"units": 3},
+        "parallel.MultiHeadAttention": {"num_heads": 3, "key_dim": 3},
+        "parallel.Embedding": {"input_dim": 3, "output_dim": 3},
+        "parallel.Dropout": {"rate": 0.3},
+        "parallel.ShardedEmbedding": {"rows": 3, "width": 3},
         "WarmUp": {"then": 0.1, "warmup_steps": 3},
     }
 

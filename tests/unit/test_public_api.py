@@ -22,9 +22,9 @@ from hpc_train.model.job_model import JobModel
 from tests.support import LIMIT_SECS, REPOSITORY, make_job_in
 from tests.unit import hostile_arguments
 
-MODULES = ("feature_column", "reducers")
+MODULES = ("feature_column", "parallel", "reducers")
 PUBLIC = sorted({*ht.__all__, *(f"{m}.{name}" for m in MODULES for name in getattr(ht, m).__all__)} - {*MODULES})
-IMPORTING = {"LARS", "WarmUp", "adapt"}
+IMPORTING = {"LARS", "WarmUp", "adapt", *(f"parallel.{name}" for name in ht.parallel.__all__)}
 """Keras objects: TensorFlow starts with them."""
 NOT_CALLED = {"Hook", "reducers.Reducer", "SavingListener", "UserError", "RankError", "JobEndedError", "SchedulerError"}
 """Bases of the user's own classes, and exceptions."""

@@ -42,8 +42,8 @@ class InputContext:
     """Which of the job's input pipelines an `input_fn` is asked for (as tf.distribute.InputContext does).
 
     Attributes:
-        input_pipeline_id: This pipeline's number, from 0: the rank.
-        num_input_pipelines: How many there are: one a rank.
+        input_pipeline_id: This pipeline's number, from 0: the rank's, or with `run.mesh` that of the copy of the model.
+        num_input_pipelines: How many there are: one a rank, or a copy.
         seed: A 64-bit seed of this pipeline's own.
     """
 

@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, of_parts, parts_of, takes_rows
+from hpc_train.distributed.optimizer_variables import (
+    OptimizerVariables,
+    build,
+    exclude_alike,
+    held_as,
+    of_parts,
+    takes_rows,
+)
 from hpc_train.distributed.parameter_server import window_layout as at
-from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
+from hpc_train.distributed.partition import Partition
 from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, places, reader_of, tensor_of, view_of
 from hpc_train.lazy import keras, tf
 
@@ -50,9 +57,12 @@ class OptimizerShard:
         rows = any(partition.variables[piece.variable].rows for piece in self.pieces)
         self._as_rows = rows and not mean and takes_rows(optimizer)
         with on_host():
-            self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
-            for part in parts_of(optimizer):
-                _exclude_alike(part, variables, self)
+            whole = [variables[piece.variable] for piece in self.pieces]
+            self.variables = [
+                variable if piece.shape == tuple(variable.shape) else held_as(variable, piece.shape)
+                for variable, piece in zip(whole, self.pieces, strict=True)
+            ]
+            exclude_alike(optimizer, whole, self.variables)
             self.optimizer_variables: OptimizerVariables = build(optimizer, self.variables)
         self._optimizer = optimizer
         optimizer.loss_scale_factor = None  # workers send gradients of the loss itself
@@ -171,20 +181,3 @@ class OptimizerShard:
     def learning_rate(self) -> float | None:
         """That of the next update, were its gradient fresh; None of several optimizers (MultiOptimizer)."""
         return None if self._learning_rate is None else float(self._learning_rate())
-
-
-def _variable_of(variable: Any, piece: Piece) -> Any:
-    if piece.shape == tuple(variable.shape):
-        return variable
-    held = keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
-    held._path = variable.path  # by which some optimizers choose how to update it
-    return held
-
-
-def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], shard: OptimizerShard) -> None:
-    """Weight decay leaves out the pieces of the variables that it leaves out itself (exclude_from_weight_decay)."""
-    cut = [(h, variables[p.variable]) for p, h in zip(shard.pieces, shard.variables, strict=True)]
-    left_out = {optimizer._var_key(held) for held, whole in cut if not optimizer._use_weight_decay(whole.value)}
-    if left_out:
-        optimizer._exclude_from_weight_decay = getattr(optimizer, "_exclude_from_weight_decay", set()) | left_out
-    optimizer._exclude_from_weight_decay_cache = {}

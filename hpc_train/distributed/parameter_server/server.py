@@ -16,9 +16,9 @@ import numpy as np
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.clocks import Clocks
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
-from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience, Window
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, ServerLayout, control_words, mailboxes
+from hpc_train.distributed.partition import Partition
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.partition import Partition, Piece
 from hpc_train.distributed.tensors import aligned
 
 WORD = 8

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_train.distributed.parameter_server import window_layout as at
-from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window import Patience, Window
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.partition import Partition, Piece
 from hpc_train.distributed.tensors import aligned, aligned_zeros
 
 FIRST = 0

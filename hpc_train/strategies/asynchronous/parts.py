@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc_train.distributed.optimizer_variables import OptimizerVariables
-from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.partition import Partition
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import nbytes_of, places
 

@@ -12,9 +12,10 @@ from hpc_train.checkpoint.format import Snapshot
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
-from hpc_train.distributed.parameter_server.partition import Piece
 from hpc_train.distributed.parameter_server.peers import Peers
 from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.partition import Piece
+from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.tensors import aligned_zeros, dtype_of, nbytes_of, places
 from hpc_train.model.model_state import ModelState
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
@@ -47,6 +48,7 @@ class RemoteState:
     """
 
     layers: Sequence[Any] = ()
+    parts: RemoteParts | None = None
 
     def __init__(
         self, parts: AsyncParts, shard: OptimizerShard, server: Server, state: ModelState, at: Callable[[str], None]

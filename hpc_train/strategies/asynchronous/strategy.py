@@ -12,10 +12,10 @@ from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.parameter_server.open_window import opened_window
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
@@ -285,4 +285,5 @@ def _check_parts(plan: Partition, roles: Roles, model: keras.Model) -> None:
             f"{roles.servers} servers: nothing would be left for server {empty[0]}; set fewer"
         )
     if plan.cut_variables:
-        refuse_uncuttable(model.optimizer, [model.trainable_variables[number].path for number in plan.cut_variables])
+        cut = [model.trainable_variables[number] for number in plan.cut_variables]
+        refuse_uncuttable(model.optimizer, cut, "run.parameter_servers", "set parameter_servers: 1")

@@ -12,10 +12,10 @@ import numpy as np
 
 from hpc_train.data.loading.feed import Feed
 from hpc_train.distributed.parameter_server.clocks import may_begin
-from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience
 from hpc_train.distributed.parameter_server.window_layout import FINISH
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
+from hpc_train.distributed.partition import Partition
 from hpc_train.distributed.tensors import aligned_zeros, reader_of, tensor_of, view_of, writer_of
 from hpc_train.engine.loop import rows_of
 from hpc_train.engine.run_context import RunContext

@@ -11,6 +11,8 @@ from hpc_train.distributed.channel import Channel
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.strategy import ModelParts
+from hpc_train.errors import UserError
+from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
@@ -55,10 +57,20 @@ def _end(context: RunContext, stopped: str | None, result: Result | None) -> Res
     return found
 
 
+def _refuse_parts(state: ModelState) -> None:
+    """UserError where no worker has the whole state."""
+    if name := next(iter(state.divided), None):
+        raise UserError(
+            f"run.chief: dedicated is sent the state of one worker, but ranks hold parts of {len(state.divided):,} "
+            f"variables (first {name}); set chief: train, whose checkpoints are written in a thread, too"
+        )
+
+
 @contextmanager
 def dedicated(parts: ModelParts) -> Iterator[Training]:
     """Splits the ranks that train from the chief, and opens a channel from the first of them to it. Collective."""
     world, roles, state = parts.world, parts.roles, parts.state
+    world.each(lambda: _refuse_parts(state))
     world.each(lambda: world.check_threads("run.chief: dedicated"))
     workers = world.part(roles.idle)
     if workers is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.engine.checkpointing import Read
 from hpc_train.model import rng_state
 from hpc_train.model.model_state import ModelState
@@ -38,6 +39,7 @@ class RemoteState:
     """
 
     layers: Sequence[Any] = ()
+    parts: RemoteParts | None = None
 
     def __init__(self, state: ModelState, readers: int) -> None:
         self._state, self._rng = state, rng_state.room(readers, state.layers)

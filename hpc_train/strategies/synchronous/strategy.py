@@ -11,9 +11,9 @@ from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.carrier import carrier_of, collectives_by
-from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.optimizer_variables import refuse_uncuttable
 from hpc_train.distributed.roles import Roles
-from hpc_train.distributed.share import averaged_over
+from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
@@ -44,14 +44,16 @@ class Synchronous:
                 "run.chief: dedicated leaves no rank to train where there is 1; start at least 2 ranks (hpc-train "
                 "launch --ranks, mpirun -np), or set chief: train"
             )
-        return Roles(size, dedicated=dedicated)
+        if options.mesh is not None:
+            options.mesh.check_ranks(size)
+        return Roles(size, dedicated=dedicated, model=options.mesh.model if options.mesh else 1)
 
     def least_ranks(self, options: RunOptions) -> int:
-        """One, beside a dedicated chief."""
-        return 1 + (options.chief == "dedicated")
+        """One, beside a dedicated chief, or those of a mesh."""
+        return (options.mesh.least_ranks if options.mesh else 1) + (options.chief == "dedicated")
 
     def sharers(self, roles: Roles, options: RunOptions) -> int:
-        """All that train."""
+        """All that train, or each copy of the model."""
         return roles.readers
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
@@ -68,12 +70,12 @@ class Synchronous:
             with dedicated(parts) as training:
                 yield training
         else:
-            yield partial(train_together, gradient_allreduce(parts.world, parts.config))
+            yield partial(train_together, gradient_allreduce(parts.world, parts.config, parts.roles))
 
 
 def _check_steps(parts: ModelParts) -> None:
     """UserError where steps cannot be made as the job asks for."""
-    config, model, ranks = parts.config, parts.model, parts.roles.readers
+    config, model, ranks = parts.config, parts.model, parts.roles.trainers
     together = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
     if together and config.accumulate_steps > 1 and parts.loss.uneven:
         raise UserError(
@@ -87,6 +89,9 @@ def _check_steps(parts: ModelParts) -> None:
             "has, and ranks have other rows. Take dense, which gives the same on any number of ranks, or "
             "ht.parallel.ShardedEmbedding, of whose rows each has one rank, which gets the gradients of all"
         )
+    held = [variable for variable in model.trainable_variables if share_of(variable) is not None]
+    for optimizer, _ in parts.state.updates.optimizers if held else ():
+        refuse_uncuttable(optimizer, held, "ht.parallel", "take the layers of keras.layers")
     if has_own_train_step(model) and config.accumulate_steps > 1:
         raise UserError(
             f"run.accumulate_steps cannot be used with the train_step of {type(model).__name__}, which computes a "
@@ -94,20 +99,30 @@ def _check_steps(parts: ModelParts) -> None:
         )
 
 
-def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
-    """What averages over the ranks of `world`. Collective."""
+def gradient_allreduce(world: World, config: RunConfig, roles: Roles | None = None) -> GradientAllreduce:
+    """What averages over the ranks of `world`, whose mesh `roles` say; None: each has the model. Collective."""
     carrier = carrier_of(world, config.allreduce)
     if carrier == "mpi" and world.size > 1 and world.is_chief:
         said = "gradients are averaged by MPI itself, without Horovod (run.allreduce)"
         log.info(said, extra={"any_rank": True})  # beside a dedicated chief, it is not the chief who says it
-    return world.each(lambda: GradientAllreduce(collectives_by(carrier, world), config.compression))
+    mesh = roles.mesh_of(world.rank) if roles and roles.model > 1 else None
+
+    def start() -> GradientAllreduce:
+        try:
+            collectives = collectives_by(carrier, world, mesh.groups if mesh else ())
+        except RuntimeError as error:
+            raise UserError(
+                f"run.mesh: {error}; train jobs with other meshes in programs of their own, or set run.allreduce: mpi"
+            ) from None
+        return GradientAllreduce(collectives, config.compression, mesh)
+
+    return world.each(start)
 
 
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:
     """All ranks train to the end, save, evaluate and export together. Collective."""
     world, chief = context.world, context.chief
-    groups = Groups.of(allreduce.collectives)
-    lifecycle = Lifecycle(context, world, context.state, context.input.current, groups=groups)
+    lifecycle = Lifecycle(context, world, context.state, context.input.current, groups=allreduce.groups)
 
     def go_back(step: int) -> int:
         going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
@@ -163,4 +178,5 @@ def _train_step(context: RunContext, allreduce: GradientAllreduce) -> TrainStep:
         config.accumulate_steps,
         context.loss,
         rows_apart=config.sparse_gradients == "keras",
+        pieces=state.updates.pieces[0] if state.updates.pieces else None,
     )

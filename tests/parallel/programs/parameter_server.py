@@ -15,12 +15,12 @@ import numpy as np
 
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.clocks import may_begin
-from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
 from hpc_train.distributed.parameter_server.peers import Peers
 from hpc_train.distributed.parameter_server.server import Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import Rows, server_layout
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
+from hpc_train.distributed.partition import VariableSpec, partition
 from hpc_train.distributed.startup import join_world
 
 CARRIED_NBYTES = 64

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hpc_train.config.job import JobConfig
-from hpc_train.distributed.parameter_server.partition import partition
+from hpc_train.distributed.partition import partition
 from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))

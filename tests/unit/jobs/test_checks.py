@@ -11,9 +11,10 @@ import pytest
 from hpc_train import UserError, load_job
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
-from hpc_train.config.resources import ResourcesSection
+from hpc_train.config.resources import Resources, ResourcesSection
 from hpc_train.jobs.checks import (
     check_files,
+    check_nodes,
     check_ranks,
     code_files,
     data_files,
@@ -321,3 +322,14 @@ def test_problems_are_gathered() -> None:
     with pytest.raises(UserError) as caught:
         problems.refuse()
     assert str(caught.value) == "one\ntwo\nthree"
+
+
+def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):
+    text = JOB.format(model="model.py:build", train="", evaluate="") + "run: {mesh: {model: 4}}\nresources: {}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    job, said = load_job(tmp_path / "job.yaml"), []
+    for nodes, ranks_per_node in ((1, 6), (2, 4), (2, 8), (2, 6), (4, 1)):
+        wants = Resources(nodes=nodes, ranks_per_node=ranks_per_node)
+        check_nodes(job, wants, said.append)
+    assert ["ranks_per_node: 6" in text or "ranks_per_node: 1" in text for text in said] == [True, True]
+    assert "a multiple of 4" in said[0]

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,7 +22,16 @@ from hpc_train.report.compare import as_markdown
 from hpc_train.report.drawing import thin
 from hpc_train.report.numbers import SUMMED_UP, best_of, by_rank, global_batch, mode_of
 from hpc_train.report.page import report_page, write_report
-from hpc_train.report.tables import MOST_STARTS, Table, changes, export_paths, key_numbers, shares_by_rank, starts
+from hpc_train.report.tables import (
+    MOST_STARTS,
+    Table,
+    changes,
+    export_paths,
+    key_numbers,
+    memory,
+    shares_by_rank,
+    starts,
+)
 from tests.job_dirs import a_job, record, write_job
 from tests.support import examples
 
@@ -241,6 +251,22 @@ def test_many_ranks_are_shown_together_and_with_those_that_were_recorded_one_by_
     assert alone.header == table.header
     assert [row[-1] for row in alone.rows] == ["5.0%", "6.0%", "–"]
     assert report_page(history)
+
+
+def test_memory_of_each_rank_is_shown_as_computed_and_as_measured(tmp_path):
+    held = {"parameters": 4_000_000, "gradients": 4_000_000, "optimizer": 1_000_000}
+    ranks = [{"rank": 0, "role": "chief"}, {"rank": 1, "role": "worker", "memory": held}, {"rank": 2, "memory": "x"}]
+    few = [record("train", step, step, by_rank={"memory": [None, 1e9 * step, None]}) for step in (1, 2)]
+    history = history_of(tmp_path, {}, record("start", 0, 0), *few)
+    history = replace(history, environment={"ranks": ranks})
+    table = memory(history)
+    assert table.header == ("", "parameters", "gradients", "optimizer", "resident at most")
+    assert list(table.rows) == [("rank 1", "4.0 MB", "4.0 MB", "1.0 MB", "2.0 GB")]
+    assert "Memory by rank" in report_page(history)
+    many = {"memory": {"ranks": 100, "lowest": 1e9, "median": 2e9, "mean": 2.5e9, "highest": 4e9}}
+    together = memory(history_of(tmp_path, {}, record("start", 0, 0), record("train", 1, 1, over_ranks=many)))
+    assert [row[1] for row in together.rows] == ["1.0 GB", "2.0 GB", "4.0 GB", "2.5 GB"]
+    assert memory(history_of(tmp_path, {})) is None
 
 
 def test_where_only_the_wait_for_input_is_known_it_has_a_chart_of_its_own(tmp_path):

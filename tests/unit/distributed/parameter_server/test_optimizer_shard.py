@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from hpc_train.distributed.optimizer_variables import (
     takes_rows,
 )
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import (
     WEIGHT,
     Mailbox,
@@ -26,6 +26,7 @@ from hpc_train.distributed.parameter_server.window_layout import (
     mailboxes,
     server_layout,
 )
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.tensors import aligned_zeros
 from hpc_train.errors import UserError
 from hpc_train.optimizers.fused import fused_updates
@@ -348,9 +349,12 @@ def test_the_state_that_is_written_is_parameters_slots_and_the_rest_in_this_orde
     assert len(shard.state) == 2 * len(SHAPES) + 2  # momentum for each; iteration and learning rate
 
 
+CUT = SimpleNamespace(path="dense/kernel")
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_that_work_element_by_element_can_be_cut(name: str) -> None:
-    refuse_uncuttable(OPTIMIZERS[name](), ["dense/kernel"])
+    refuse_uncuttable(OPTIMIZERS[name](), [CUT], "run.parameter_servers", "set parameter_servers: 1")
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])
@@ -358,7 +362,7 @@ def test_optimizers_that_look_at_the_whole_cannot_be_cut(name: str) -> None:
     if not hasattr(o, name):
         pytest.skip(f"this Keras has no {name}")
     with pytest.raises(UserError, match=rf"parameter_servers: {name} cannot be applied to a part.*dense/kernel"):
-        refuse_uncuttable(getattr(o, name)(0.1), ["dense/kernel"])
+        refuse_uncuttable(getattr(o, name)(0.1), [CUT], "run.parameter_servers", "set parameter_servers: 1")
 
 
 def test_a_loss_scale_cannot_be_shared() -> None:

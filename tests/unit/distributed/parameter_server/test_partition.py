@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import (
     APPLIED,
     HEAD,
@@ -20,6 +19,7 @@ from hpc_train.distributed.parameter_server.window_layout import (
     mailboxes,
     server_layout,
 )
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.tensors import ALIGNMENT, aligned, places
 from tests.support import examples
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.distributed.parameter_server.clocks import NOBODY
-from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import (
     APPLIED,
@@ -30,6 +29,7 @@ from hpc_train.distributed.parameter_server.window_layout import (
     server_layout,
 )
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
+from hpc_train.distributed.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.tensors import aligned_zeros
 from tests.support import examples
 

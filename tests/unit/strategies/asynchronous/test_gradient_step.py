@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
+from hpc_train.distributed.partition import VariableSpec, partition
 from hpc_train.distributed.tensors import aligned_zeros, dtype_of
 from hpc_train.engine.steps_in_flight import Stream
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep

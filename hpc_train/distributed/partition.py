@@ -1,4 +1,4 @@
-"""Which server holds which bytes of the parameters. Pure.
+"""Which server, or rank, holds which bytes of the parameters. Pure.
 
 All trainable variables lie one after the other in one flat arena, each aligned to 64 bytes. Cuts at multiples of 64
 bytes give every server one range of it, of about the same size: large variables are split. Those whose gradients are
@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpc_train.distributed.tensors import ALIGNMENT, places
+from hpc_train.distributed.tensors import ALIGNMENT, aligned, places
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,13 @@ def partition(variables: Sequence[VariableSpec], servers: int) -> Partition:
     for server in range(1, servers):
         cuts.append(max(cuts[-1], _nearest_cut(variables, offsets, end * server // servers, end)))
     return Partition(tuple(variables), tuple(offsets), (*cuts, end))
+
+
+def even_partition(variables: Sequence[VariableSpec], ranks: int) -> Partition:
+    """Lays `variables` out and cuts them at multiples of 64 bytes into parts of as many bytes; the last are padded."""
+    offsets, end = places([variable.nbytes for variable in variables])
+    part = aligned(-(-end // ranks))
+    return Partition(tuple(variables), tuple(offsets), tuple(part * rank for rank in range(ranks + 1)))
 
 
 def _nearest_cut(variables: Sequence[VariableSpec], offsets: Sequence[int], wanted: int, end: int) -> int:

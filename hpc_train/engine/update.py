@@ -1,0 +1,111 @@
+"""What becomes of a step's gradients: ranks exchange them, and the optimizer is given what is to be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from hpc_train.distributed.agreement import agreeing, all_finite, sum_of
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.optimizer_pieces import OptimizerPieces
+from hpc_train.distributed.share import averaged_over
+from hpc_train.lazy import keras, tf
+
+
+class Update:
+    """The update of one optimizer: exchange, then apply. Called inside a tf.function; collective.
+
+    Args:
+        variables: The model's that it updates. pieces: this rank's, where the optimizer is sharded.
+
+    Attributes:
+        apart: Whether ranks see other parts of the gradients.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: Sequence[Any],
+        allreduce: GradientAllreduce,
+        pieces: OptimizerPieces | None = None,
+    ) -> None:
+        self._optimizer, self._allreduce, self._pieces = optimizer, allreduce, pieces
+        self._held = pieces.held if pieces else list(variables)
+        self._over = [averaged_over(variable) for variable in variables]
+        self._cut = pieces.cut if pieces else set()
+        self.apart = allreduce.ranks > 1 and (bool(self._cut) or set(self._over) != {"world"})
+        # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
+        self._may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def exchanged(
+        self, used: Sequence[int], own: Sequence[Any], exact: Sequence[Any], over: Sequence[str]
+    ) -> tuple[list[Any], list[Any]]:
+        """This rank's gradients as they are to be applied, and the means of `exact`.
+
+        Args:
+            used: Numbers of the variables that have a gradient; `own`: these gradients.
+            over: Among whom each of `exact` is averaged.
+        """
+        pieces, found = self._pieces, dict[int, Any]()
+        if pieces is not None:
+            cut = {k: gradient for k, gradient in zip(used, own, strict=True) if k in self._cut}
+            found = pieces.scattered(cut, self._allreduce.scattered)
+        kept = [(k, gradient) for k, gradient in zip(used, own, strict=True) if k not in self._cut]
+        among = [*(self._over[k] for k, _ in kept), *over]
+        means, exact = self._allreduce.average([gradient for _, gradient in kept], list(exact), among)
+        found.update(zip((k for k, _ in kept), means, strict=True))
+        return [found[k] for k in used], exact
+
+    def finite(self, gradients: Sequence[Any], loss: tf.Tensor, everywhere: bool) -> tf.Tensor:
+        """Whether loss and gradients are finite, as far as the optimizer does not look itself.
+
+        Args:
+            everywhere: On all ranks; else on this one.
+        """
+        if everywhere and self.apart:
+            self._all_finite = all_finite(self._allreduce.collectives, gradients)
+            of_loss = tf.math.is_finite(tf.cast(loss, tf.float32))
+            return of_loss if self._may_overflow else tf.logical_and(of_loss, self._all_finite)
+        sums = [] if self._may_overflow else sum_of(gradients)
+        return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+
+    def own(self, used: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
+        """Of gradients that ranks have averaged already, what is to be applied."""
+        if self._pieces is None:
+            return list(gradients)
+        found = self._pieces.own({k: g for k, g in zip(used, gradients, strict=True) if k in self._cut})
+        return [found.get(k, gradient) for k, gradient in zip(used, gradients, strict=True)]
+
+    def apply(
+        self,
+        used: Sequence[int],
+        gradients: Sequence[Any],
+        apply: Callable[[list[Any], list[Any]], Any] | None = None,
+        alike: Callable[[list[Any]], None] | None = None,
+    ) -> None:
+        """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces.
+
+        Args:
+            apply: Instead of the optimizer's `apply`. alike: is told of tensors that are the same on all ranks.
+        """
+        from hpc_train.optimizers.fused import fused_updates
+
+        held = [self._held[k] for k in used]
+        fused = nullcontext() if apply else fused_updates(self._optimizer)
+        with fused, self._agreed(used, held, alike):
+            (apply or self._optimizer.apply)(list(gradients), held)
+
+    @contextmanager
+    def _agreed(
+        self, used: Sequence[int], held: Sequence[Any], alike: Callable[[list[Any]], None] | None
+    ) -> Iterator[None]:
+        if not self.apart:
+            yield
+            return
+        groups = self._allreduce.groups
+        ranks = {"world": groups.every.ranks, "data": groups.data.ranks, "alone": 1}
+        copies = [1 if k in self._cut else ranks[self._over[k]] for k in used]
+        updating = self._pieces.updating(groups, alike) if self._pieces else nullcontext()
+        with agreeing(self._optimizer, held, copies, groups.every, self._all_finite), updating:
+            yield

@@ -1,0 +1,86 @@
+"""The whole model on the chief, of one of which ranks hold parts: what is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from hpc_train.distributed.placement import placed
+from hpc_train.distributed.share import Share, share_of
+from hpc_train.distributed.tensors import dtype_of
+from hpc_train.distributed.world import World
+from hpc_train.lazy import keras
+from hpc_train.model import rng_state
+
+BLOCK_BYTES = 16 << 20
+"""So much of a part is sent at once."""
+
+
+class WholeModel:
+    """A model like `model`, whole on the chief, which has its weights after each `refresh`.
+
+    Args:
+        world: The ranks that hold `model`. model: of which this rank holds its parts.
+        build: Makes another one. Called on the chief.
+
+    Attributes:
+        model: On the chief; None on the other ranks.
+    """
+
+    def __init__(self, world: World, model: keras.Model, build: Callable[[], keras.Model]) -> None:
+        self._world, self._parts = world, model
+
+        def whole() -> keras.Model | None:
+            if not world.is_chief:
+                return None
+            with placed(None), rng_state.unchanged(), _names_unchanged():
+                return build()
+
+        self.model = world.each(whole)
+
+    def refresh(self) -> None:
+        """Gives the whole model the weights that ranks have now. Collective."""
+        wholes = self.model.variables if self.model is not None else [None] * len(self._parts.variables)
+        for variable, whole in zip(self._parts.variables, wholes, strict=True):
+            if (share := share_of(variable)) is not None:
+                self._bring_together(np.ravel(np.asarray(variable)), share, whole)
+            elif whole is not None:
+                whole.assign(variable)
+
+    def _bring_together(self, own: np.ndarray, share: Share, whole: Any) -> None:
+        shares = [Share(**{**found, "shape": share.shape}) for found in self._world.gather(asdict(share)) or []]
+        longest = -self._world.lowest(-own.size)
+        array = None if whole is None else np.empty(share.shape, dtype_of(whole))
+        step = max(1, BLOCK_BYTES // own.itemsize)
+        for begin in range(0, longest, step):
+            block = np.zeros(min(step, longest - begin), own.dtype)
+            sent = own[begin : begin + step]
+            block[: sent.size] = sent
+            gathered = self._world.gather_arrays(block)
+            if array is None or gathered is None:
+                continue
+            for found, values in zip(shares, gathered, strict=True):
+                count = min(values.size, found.size - begin)
+                if count > 0:
+                    box = array[(slice(None),) * found.axis + (slice(found.start, found.stop),)]
+                    box.flat[found.first + begin : found.first + begin + count] = values[:count]
+        if whole is not None:
+            whole.assign(array)
+
+
+@contextmanager
+def _names_unchanged() -> Iterator[None]:
+    """A context whose layers are not counted in the names of later ones, which are to be the same on all ranks."""
+    state = keras.src.backend.common.global_state
+    names = dict(state.get_global_attribute("object_name_uids") or {})
+    try:
+        yield
+    finally:
+        counted = state.get_global_attribute("object_name_uids")
+        if counted is not None:
+            counted.clear()
+            counted.update(names)

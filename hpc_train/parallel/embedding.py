@@ -1,0 +1,88 @@
+"""An embedding whose table is divided by the rows of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from hpc_train.arguments import checked_arguments
+from hpc_train.distributed.share import share_of
+from hpc_train.distributed.tensor_parallel import reduced
+from hpc_train.parallel.divided import Divided
+
+SHOWN = 8
+"""Ids that an error names."""
+
+
+@checked_arguments
+@keras.saving.register_keras_serializable(package="hpc_train")
+class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
+    """keras.layers.Embedding whose rows are divided among the ranks of the model axis (arXiv:1909.08053, section 3).
+
+    Each rank looks up the ids that it has rows of; the sum over ranks is the embedding of all ids, whole on all ranks.
+    The numbers of rows need not divide evenly: the first ranks then have one more.
+
+    Args:
+        input_dim, output_dim: Rows of the table, and numbers of each, as in keras.layers.Embedding.
+        Others as those of keras.layers.Embedding; regularizers and constraints as in ColumnDense.
+
+    Raises:
+        UserError: In a job with run.mesh, where the table cannot be divided.
+        InvalidArgumentError: An id below 0, or not below `input_dim`; it says how many there are, and the first ones.
+            Keras would take -1 for the last row, and on a GPU zeros for ids beyond it.
+    """
+
+    cut_along: ClassVar[dict[str, int]] = {"embeddings": 0}
+    even: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        weights = kwargs.pop("weights", None)
+        super().__init__(
+            input_dim,
+            output_dim,
+            embeddings_initializer,
+            embeddings_regularizer,
+            embeddings_constraint,
+            mask_zero,
+            **kwargs,
+        )
+        self.whole_only(weights=weights, lora_rank=self.lora_rank, quantization_config=self.quantization_config)
+        if weights is not None:
+            self.build()
+            self.set_weights(weights if isinstance(weights, list) else [weights])
+
+    def call(self, inputs: Any) -> Any:
+        """The rows of all ids, whole on all ranks."""
+        ids = keras.ops.cast(inputs, "int32") if inputs.dtype not in ("int32", "int64") else inputs
+        known = tf.logical_and(ids >= 0, ids < self.input_dim)
+        with tf.control_dependencies([tf.cond(tf.reduce_all(known), tf.no_op, lambda: self._refuse(ids, known))]):
+            ids = tf.identity(ids)
+        if self.mesh is None:
+            return super().call(ids)
+        share = share_of(self._embeddings)
+        assert share is not None, "a divided table"
+        own = tf.logical_and(ids >= share.start, ids < share.stop)
+        rows = tf.gather(self.embeddings, tf.where(own, ids - share.start, tf.zeros_like(ids)))
+        rows = keras.ops.cast(rows, self.compute_dtype)
+        return reduced(tf.where(own[..., tf.newaxis], rows, tf.zeros_like(rows)))
+
+    def _refuse(self, ids: Any, known: Any) -> Any:
+        unknown = tf.boolean_mask(ids, tf.logical_not(known))
+        rows = f"the rows 0 to {self.input_dim - 1}"
+        said = tf.strings.format(
+            f"{self.name} (Embedding): {{}} of {{}} ids are outside its table, which has {rows}: {{}}",
+            (tf.size(unknown), tf.size(ids), unknown[:SHOWN]),
+            summarize=SHOWN,
+        )
+        return tf.debugging.Assert(tf.reduce_all(known), [said])

@@ -1,0 +1,118 @@
+"""Jobs on four ranks, whole and with meshes, that have to come to the same; a program: mesh_jobs.py FOLDER."""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import hpc_train as ht
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
+from hpc_train.distributed.startup import join_world
+from hpc_train.export.exporters import KERAS_FILE
+
+FOLDER, ROWS, WORDS, LENGTH = Path(sys.argv[1]), 8, 13, 6
+NEAR = {"rtol": 1e-9, "atol": 1e-12}
+keras.config.set_dtype_policy("float64")
+keras.config.set_floatx("float64")
+
+
+def build_model(optimizer=None):
+    p, layers = ht.parallel, keras.layers
+    tokens = keras.Input((LENGTH,), dtype="int32", name="tokens")
+    x = p.Embedding(WORDS, 8)(tokens)
+    x = x + p.MultiHeadAttention(4, 3, kernel_regularizer="l2")(x, x, use_causal_mask=True)
+    x = x + p.RowDense(8)(p.ColumnDense(16, "gelu")(layers.LayerNormalization()(x)))
+    x = layers.BatchNormalization(synchronized=True)(x)
+    model = keras.Model(tokens, p.ColumnDense(16, gather_output=True)(x))
+    model.compile(
+        optimizer or keras.optimizers.Adam(0.01, global_clipnorm=0.3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["sparse_categorical_accuracy"],
+    )
+    return model
+
+
+def batches(context):
+    """Global batches of ROWS rows, of which each part has as many."""
+    own = ROWS // context.num_input_pipelines
+    ids = np.random.default_rng(1).integers(0, WORDS, (6 * ROWS, LENGTH + 1)).reshape(6, ROWS, LENGTH + 1)
+    ids = ids[:, own * context.input_pipeline_id :][:, :own].reshape(-1, LENGTH + 1)
+    return tf.data.Dataset.from_tensor_slices((ids[:, :-1], ids[:, 1:])).batch(own, drop_remainder=True)
+
+
+def train(name, steps, warm=None, source=batches, optimizer=None, **options):
+    """The last metrics, and the exports."""
+    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
+    return ht.train_and_evaluate(
+        ht.Estimator(lambda: build_model(optimizer), config, warm_start_from=warm),
+        ht.TrainSpec(source, max_steps=steps),
+        ht.EvalSpec(batches, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
+    )
+
+
+def state(name, step):
+    snapshot = CheckpointManager(FOLDER / name / "checkpoints", Retention()).load(step)
+    return {**snapshot.model, **snapshot.optimizer}
+
+
+def same(found, wanted):
+    for (name, array), other in zip(found.items(), wanted.values(), strict=True):
+        assert array.shape == other.shape, name
+        np.testing.assert_allclose(array, other, err_msg=name, **NEAR)
+
+
+wanted, _ = train("whole", 6)
+for name, options in {
+    "2x2": {"mesh": {"data": 2, "model": 2}},
+    "1x4": {"mesh": {"model": 4}},
+    "zero": {"mesh": {"data": 2, "model": 2}, "shard_optimizer": True},
+}.items():
+    train(name, 3, **options)
+    if ht.is_chief():
+        same(state(name, 3), state("whole", 3))
+    if name == "2x2":
+        options = {}  # goes on as another mesh
+    elif name == "1x4":
+        options = {"mesh": {"data": 2, "model": 2}}
+    metrics, exports = train(name, 6, **options)
+    for key, value in wanted.items():
+        np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
+    if ht.is_chief():
+        same(state(name, 6), state("whole", 6))
+        exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
+        for variable, array in zip(exported.variables, state("whole", 6).values(), strict=False):
+            np.testing.assert_allclose(variable.numpy(), array, **NEAR)
+        served = tf.saved_model.load(str(exports[-1]))
+        ids = np.arange(LENGTH)[None]
+        (outputs,) = served.serve({"tokens": ids}).values()
+        np.testing.assert_allclose(outputs, exported(ids), **NEAR)
+        print(f"{name} is fine", flush=True)
+
+for name, options in {"warm": {}, "warm2x2": {"mesh": {"model": 2}}}.items():
+    train(name, 1, warm=FOLDER / "2x2", **options)
+if ht.is_chief():
+    same(state("warm2x2", 1), state("warm", 1))
+    print("a warm start is fine", flush=True)
+
+
+def of_the_rank(context):
+    return batches(context).map(lambda x, y: (x + RANK, y))
+
+
+RANK = join_world().rank % 2
+for source, options, said in (
+    (of_the_rank, {}, "input_fn gives rank 1 other rows than rank 0"),
+    (batches, {"optimizer": keras.optimizers.Lamb(0.1)}, "ht.parallel: Lamb cannot be applied to a part"),
+):
+    try:
+        train("refused", 1, source=source, mesh={"model": 2}, **options)
+    except ht.UserError as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(said)
+    assert not (FOLDER / "refused").exists()
+if ht.is_chief():
+    print("what is refused is fine", flush=True)

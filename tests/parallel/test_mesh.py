@@ -1,0 +1,39 @@
+"""Models whose layers are divided among ranks, and jobs that train them, against whole ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import train
+from tests.support import REPOSITORY, Job, run_ranks
+
+PROGRAMS = REPOSITORY / "tests" / "parallel" / "programs"
+
+
+@pytest.mark.parametrize(("carrier", "ranks"), [("mpi", 1), ("mpi", 2), ("horovod", 2), ("mpi", 4)])
+def test_divided_models_train_as_whole_ones(carrier: str, ranks: int, tmp_path: Path) -> None:
+    done = run_ranks(ranks, [PROGRAMS / "mesh.py", carrier], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is fine") == ranks * sum(ranks % model == 0 for model in (1, 2, 4))
+
+
+def test_jobs_with_meshes_come_to_the_same_and_go_on_with_other_ones(tmp_path: Path) -> None:
+    done = run_ranks(4, [PROGRAMS / "mesh_jobs.py", tmp_path], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is fine") == 5
+    assert "run.mesh.model: 2 -> None" in done.stderr
+
+
+def test_a_mesh_that_does_not_go_with_the_ranks_is_refused_before_anything_is_written(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(run={"mesh": {"data": 4, "model": 2}})
+    done = train(job, 2)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("hpc-train: error:") == 1
+    assert "run.mesh: data: 4, model: 2 does not go with 2 ranks; start 8 ranks" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not job.job_dir.exists()
