@@ -40,6 +40,7 @@ from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, writ
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
 from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.layout import BLOCK_BYTES
 from hpc_train.distributed.remote_parts import RemoteArray
 from hpc_train.distributed.share import Share
 
@@ -175,11 +176,14 @@ def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
         )
 
 
-def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Reads of the checkpoint in `folder` parts of arrays, one at a time, and of each hardly more than the part.
+def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Reads of the checkpoint in `folder` parts of arrays, in rows of what is held, as many at once as a block has.
 
     Args:
-        wanted: By any name, with which each comes: a StoredArray's dataset, and which part of it; None: all.
+        wanted: By any name a StoredArray's dataset, and which part of it; None: all, at once.
+
+    Yields:
+        The name, how many rows of the part come before, and rows; elements of a part that is flat.
 
     Raises: As `read_snapshot`.
     """
@@ -189,16 +193,29 @@ def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> 
             found = _own(_group(file, held, kind), held, own)
             dtype = str(held.attributes(found, "dtype")["dtype"])
             if share is None:
-                yield name, _as_stored(found[()], dtype)
+                yield name, 0, _as_stored(found[()], dtype)
                 continue
             if found.shape != share.shape:
                 raise DamagedError(f"{found.name}: is not of the shape that it had")
-            first, last, width = share.first, share.first + share.size, math.prod(share.box[1:])
-            top, bottom = (first // width, -(-last // width)) if share.size else (0, 0)
-            rows = [slice(top, bottom), *(slice(0, end) for end in share.box[1:])]
-            rows[share.axis] = slice(rows[share.axis].start + share.start, rows[share.axis].stop + share.start)
-            flat = _as_stored(found[tuple(rows)], dtype).reshape(-1)[first - top * width : last - top * width]
-            yield name, flat.reshape(share.held)
+            width = math.prod(share.box[1:])
+            at_once = max(1, BLOCK_BYTES // max(1, width * found.dtype.itemsize)) * width
+            for begin in range(0, share.size, max(1, at_once)):
+                part = share.narrowed(begin, min(begin + at_once, share.size))
+                flat = _as_stored(_rows(found, part), dtype).reshape(-1)[part.first % width :][: part.size]
+                if len(share.held) > 1:
+                    yield name, begin // width, flat.reshape(-1, *share.held[1:])
+                else:
+                    yield name, begin, flat
+
+
+def _rows(dataset: h5py.Dataset, part: Share) -> np.ndarray:
+    """The rows of the box of `part`, which is not empty, that hold its elements."""
+    width = math.prod(part.box[1:])
+    places = [slice(part.first // width, -(-(part.first + part.size) // width)), *(slice(0, n) for n in part.box[1:])]
+    along = places[part.axis]
+    places[part.axis] = slice(along.start + part.start, along.stop + part.start)
+    rows: np.ndarray = dataset[tuple(places)]
+    return rows
 
 
 def read_settings(folder: Path) -> dict[str, str] | None:

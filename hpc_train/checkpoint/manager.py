@@ -118,13 +118,16 @@ class CheckpointManager:
             return retried(lambda: read_snapshot(folder, left))
 
     def load_parts(
-        self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, np.ndarray], None]
+        self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, int, np.ndarray], None]
     ) -> None:
-        """Calls `take` with each part that is `wanted` of the checkpoint of `step` (format.read_parts); as `load`."""
+        """Calls `take` with the parts that are `wanted` of the checkpoint of `step`, as read_parts gives them.
+
+        With the same ones again after an error that may pass. Raises as `load`.
+        """
 
         def read() -> None:
-            for name, part in read_parts(folder, wanted):
-                take(name, part)
+            for name, start, rows in read_parts(folder, wanted):
+                take(name, start, rows)
 
         with self.reading(step) as folder:
             retried(read)
