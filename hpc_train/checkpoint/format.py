@@ -176,14 +176,14 @@ def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
         )
 
 
-def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Reads of the checkpoint in `folder` parts of arrays, in rows of what is held, as many at once as a block has.
+def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Reads of the checkpoint in `folder` parts of arrays, one after the other, and of each hardly more than the part.
 
     Args:
-        wanted: By any name a StoredArray's dataset, and which part of it; None: all, at once.
+        wanted: By any name, with which each comes: a StoredArray's dataset, and which part of it; None: all.
 
     Yields:
-        The name, how many rows of the part come before, and rows; elements of a part that is flat.
+        The name, and the part as it is held.
 
     Raises: As `read_snapshot`.
     """
@@ -193,29 +193,33 @@ def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> 
             found = _own(_group(file, held, kind), held, own)
             dtype = str(held.attributes(found, "dtype")["dtype"])
             if share is None:
-                yield name, 0, _as_stored(found[()], dtype)
-                continue
-            if found.shape != share.shape:
+                yield name, _as_stored(found[()], dtype)
+            elif found.shape != share.shape:
                 raise DamagedError(f"{found.name}: is not of the shape that it had")
-            width = math.prod(share.box[1:])
-            at_once = max(1, BLOCK_BYTES // max(1, width * found.dtype.itemsize)) * width
-            for begin in range(0, share.size, max(1, at_once)):
-                part = share.narrowed(begin, min(begin + at_once, share.size))
-                flat = _as_stored(_rows(found, part), dtype).reshape(-1)[part.first % width :][: part.size]
-                if len(share.held) > 1:
-                    yield name, begin // width, flat.reshape(-1, *share.held[1:])
-                else:
-                    yield name, begin, flat
+            else:
+                yield name, _as_stored(_part(found, share), dtype)
 
 
-def _rows(dataset: h5py.Dataset, part: Share) -> np.ndarray:
-    """The rows of the box of `part`, which is not empty, that hold its elements."""
-    width = math.prod(part.box[1:])
-    places = [slice(part.first // width, -(-(part.first + part.size) // width)), *(slice(0, n) for n in part.box[1:])]
-    along = places[part.axis]
-    places[part.axis] = slice(along.start + part.start, along.stop + part.start)
-    rows: np.ndarray = dataset[tuple(places)]
-    return rows
+def _part(dataset: h5py.Dataset, share: Share) -> np.ndarray:
+    """`share` of the dataset, read block by block."""
+    part: np.ndarray = np.empty(share.size, dataset.dtype)
+    width = math.prod(share.box[1:])
+    at_once = max(1, BLOCK_BYTES // max(1, width * part.itemsize)) * width
+    for begin in range(0, share.size, max(1, at_once)):
+        block = share.narrowed(begin, min(begin + at_once, share.size))
+        part[begin : begin + block.size] = _rows(dataset, block).reshape(-1)[block.first % width :][: block.size]
+    return part.reshape(share.held)
+
+
+def _rows(dataset: h5py.Dataset, share: Share) -> np.ndarray:
+    """The rows of the box of `share`, which is not empty, that hold its elements."""
+    width = math.prod(share.box[1:])
+    rows = slice(share.first // width, -(-(share.first + share.size) // width))
+    places = [rows, *(slice(0, count) for count in share.box[1:])]
+    along = places[share.axis]
+    places[share.axis] = slice(along.start + share.start, along.stop + share.start)
+    found: np.ndarray = dataset[tuple(places)]
+    return found
 
 
 def read_settings(folder: Path) -> dict[str, str] | None:

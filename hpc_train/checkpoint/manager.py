@@ -118,16 +118,17 @@ class CheckpointManager:
             return retried(lambda: read_snapshot(folder, left))
 
     def load_parts(
-        self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, int, np.ndarray], None]
+        self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, np.ndarray], None]
     ) -> None:
-        """Calls `take` with the parts that are `wanted` of the checkpoint of `step`, as read_parts gives them.
+        """Calls `take` with each part that is `wanted` of the checkpoint of `step`, see read_parts; raises as `load`.
 
-        With the same ones again after an error that may pass. Raises as `load`.
+        With the same ones again after an error that may pass.
         """
 
         def read() -> None:
-            for name, start, rows in read_parts(folder, wanted):
-                take(name, start, rows)
+            for name, part in read_parts(folder, wanted):
+                take(name, part)
+                del part  # before the next one is read
 
         with self.reading(step) as folder:
             retried(read)

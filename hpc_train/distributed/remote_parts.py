@@ -81,7 +81,7 @@ class RemoteParts:
         Raises:
             UserError: This MPI does not let several threads call it at once. ValueError: parts are not the whole.
         """
-        world.each(lambda: world.check_threads("a state of which ranks hold parts") if world.comm else None)
+        world.each(lambda: world.check_threads("saving a model of which ranks hold parts") if world.comm else None)
         self._world, self._copy = world, copy
         self._held = [part.reshape(-1) for _, part in held]
         places = world.gather_arrays(np.array([place_of(share) for share, _ in held], np.int64).reshape(-1, 5))
