@@ -159,7 +159,8 @@ def _lines(found: JobPlan, measured: Links | None) -> list[str]:
     about = [
         f"{counted(found.ranks, 'rank')}; > as {found.job} asks for it; each row is the rank that needs most",
         f"memory: {room}{found.memory.where}",
-        "model: parameters and state; room: for snapshots" + (", in the host's memory" if found.memory.device else ""),
+        "model: parameters and state, and the whole model that is exported where ranks hold parts; room: for snapshots"
+        + (", in the host's memory" if found.memory.device else ""),
         "" if found.memory.device else f"total: with {size(process)} of Python and TensorFlow",
         f"activ: an estimate: the most that is there at once of a traced step of {counted(found.batch, 'row')}, each "
         "tensor from the operation that computes it to the last that reads it",
