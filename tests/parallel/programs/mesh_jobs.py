@@ -45,7 +45,8 @@ def batches(context):
 
 def train(name, steps, warm=None, source=batches, optimizer=None, **options):
     """The last metrics, and the exports."""
-    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
+    options = {"tf_random_seed": 5, **options}
+    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, allreduce="mpi", **options)
     return ht.train_and_evaluate(
         ht.Estimator(lambda: build_model(optimizer), config, warm_start_from=warm),
         ht.TrainSpec(source, max_steps=steps),
@@ -96,6 +97,9 @@ for name, options in {"warm": {}, "warm2x2": {"mesh": {"model": 2}}}.items():
 if ht.is_chief():
     same(state("warm2x2", 1), state("warm", 1))
     print("a warm start is fine", flush=True)
+
+
+train("unseeded", 3, mesh={"model": 2}, tf_random_seed=None, check_replicas_steps=1)
 
 
 def of_the_rank(context):
