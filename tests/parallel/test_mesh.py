@@ -22,10 +22,16 @@ def test_divided_models_train_as_whole_ones(carrier: str, ranks: int, tmp_path: 
 
 
 def test_jobs_with_meshes_come_to_the_same_and_go_on_with_other_ones(tmp_path: Path) -> None:
-    done = run_ranks(4, [PROGRAMS / "mesh_jobs.py", tmp_path], tmp_path)
+    done = run_ranks(4, [PROGRAMS / "mesh_jobs.py", tmp_path, "resumed"], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is fine") == 5
-    assert "run.mesh.model: 2 -> None" in done.stderr
+    assert done.stdout.count("is fine") == 3
+    assert "run.mesh.model: 2 -> None" in done.stdout
+
+
+def test_jobs_with_meshes_begin_with_weights_from_elsewhere_or_are_refused(tmp_path: Path) -> None:
+    done = run_ranks(2, [PROGRAMS / "mesh_jobs.py", tmp_path, "begun"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is fine") == 2
 
 
 MODEL = """
