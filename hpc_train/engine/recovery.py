@@ -161,4 +161,4 @@ class Restorer:
     def _load_left(self, step: int, left: dict[str, str]) -> None:
         """What the chief has left in the checkpoint, since ranks hold parts of it: each reads its own."""
         wanted = {name: (dataset, self._state.divided.get(name)) for name, dataset in left.items()}
-        self._manager.load_parts(step, wanted, self._state.assign_held)
+        self._manager.load_parts(step, wanted, self._state.assign_part)

@@ -10,10 +10,13 @@ from hpc_train.distributed.agreement import numbers_of, with_numbers
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
+from hpc_train.distributed.optimizer_variables import takes_rows
+from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.engine.update import Update
+from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients, shares_scale
 from hpc_train.model.loss_terms import LossPlan
@@ -47,7 +50,7 @@ def make_train_step(
         accumulate_steps, plan: Pieces in which a batch is computed, and what the loss is made of; see
             loss_and_gradients.
         rows_apart: Leave the gradients of embeddings as rows, which some optimizers of Keras treat otherwise than the
-            whole gradient. For one rank.
+            whole gradient. For one rank, and for tables in parts, of which each row has one rank.
         pieces: On which the model's optimizer is built, where it is sharded.
     """
     optimizer = model.optimizer
@@ -55,7 +58,9 @@ def make_train_step(
     averages_carried = allreduce.ranks > 1
     variables = model.trainable_variables
     update = Update(optimizer, variables, allreduce, pieces)
-    in_rows_alone = [rows_apart or averaged_over(variable) == "alone" for variable in variables]
+    in_parts = [averaged_over(variable) == "alone" for variable in variables]
+    takes_parts = any(in_parts) and (rows_apart or takes_rows(optimizer))
+    as_rows = [takes_parts if in_part else rows_apart and allreduce.ranks == 1 for in_part in in_parts]
     noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -68,14 +73,22 @@ def make_train_step(
         # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
         gradients = [backward.gradients[k] for k in used]
         sparse = [k for k in used if isinstance(backward.gradients[k], tf.IndexedSlices)]
-        in_rows = [variables[k].path for k in sparse if not in_rows_alone[k]]
+        in_rows = [variables[k].path for k in sparse if not as_rows[k]]
+        if rows_apart and in_rows:
+            raise UserError(
+                f"run.sparse_gradients: keras is for one rank, and for ht.parallel.ShardedEmbedding; {allreduce.ranks} "
+                f"ranks have other rows of {listed(in_rows)} each. Make them such layers, or take dense"
+            )
         if in_rows and not noted:
             noted.append(True)
             log.info(
                 f"gradients of {listed(in_rows)} reach the optimizer whole (run.sparse_gradients: dense), so that any "
                 "number of ranks trains alike; Keras alone would update the rows of each batch"
             )
-        own = [g if in_rows_alone[k] else tf.convert_to_tensor(g) for k, g in zip(used, gradients, strict=True)]
+        own = [
+            (each_once(g) if in_parts[k] and k in sparse else g) if as_rows[k] else tf.convert_to_tensor(g)
+            for k, g in zip(used, gradients, strict=True)
+        ]
         weights = [] if backward.weight is None else [tf.reshape(backward.weight, [1])]
         return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags, begun)
 

@@ -104,7 +104,7 @@ class Update:
             yield
             return
         groups = self._allreduce.groups
-        ranks = {"world": groups.every.ranks, "data": groups.data.ranks, "alone": 1}
+        ranks = {"world": groups.every.ranks, "data": groups.data.ranks, "alone": groups.model.ranks}
         copies = [1 if k in self._cut else ranks[self._over[k]] for k in used]
         updating = self._pieces.updating(groups, alike) if self._pieces else nullcontext()
         with agreeing(self._optimizer, held, copies, groups.every, self._all_finite), updating:

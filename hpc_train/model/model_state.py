@@ -227,9 +227,9 @@ class ModelState:
             share = share_of(variable)  # a copy: else TensorFlow may use the snapshot's own memory
             variable.assign((array if share is None else share.of(array)).copy())
 
-    def assign_held(self, name: str, array: np.ndarray) -> None:
-        """Gives one variable what this rank holds of it. Local."""
-        self._all[name].assign(array)
+    def assign_part(self, name: str, part: np.ndarray) -> None:
+        """Gives a variable what this rank holds of it. Local."""
+        self._all[name].assign(part)
 
     def left(self, snapshot: Snapshot) -> dict[str, str]:
         """The datasets of the arrays of `snapshot` that are still in the checkpoint, by the names of variables here."""

@@ -12,6 +12,7 @@ from hpc_train.parallel.attention import MultiHeadAttention
 from hpc_train.parallel.dense import ColumnDense, RowDense
 from hpc_train.parallel.divided import Divided
 from hpc_train.parallel.dropout import Dropout
+from hpc_train.parallel.sharded_embedding import ShardedEmbedding
 
 
 def check_layers(model: keras.Model, config: RunConfig, ranks: int, own_step: bool) -> None:
@@ -25,14 +26,23 @@ def check_layers(model: keras.Model, config: RunConfig, ranks: int, own_step: bo
             called one after the other (functional, Sequential), one gets a part of what it needs as a whole.
     """
     divided = [layer for layer in model._flatten_layers() if isinstance(layer, Divided | Dropout)]
-    if not divided:
+    spread = [layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)]
+    if not divided and not spread:
         return
-    first = f"layer {divided[0].name!r} (ht.parallel.{type(divided[0]).__name__})"
+    first = _shown((divided or spread)[0])
     if config.strategy == "async":
         raise UserError(
             f"{first}: is for strategy: sync: workers of an asynchronous job compute each in its own time, and cannot "
-            "divide a layer; take strategy: sync, or the layers of keras.layers of the same names"
+            "divide a layer; take strategy: sync, or the layers of keras.layers of the same names (Embedding in place "
+            "of ShardedEmbedding; parameter servers hold parts of its rows)"
         )
+    if spread and config.chief == "dedicated":
+        raise UserError(
+            f"{_shown(spread[0])}: the ranks that hold its rows save and evaluate together, and a dedicated chief does "
+            "so by itself; set run.chief: train"
+        )
+    if not divided:
+        return
     if ranks > 1 and own_step:
         raise UserError(
             f"{first}: {type(model).__name__} has a train_step of its own, which may pass by what divided layers "
@@ -41,6 +51,10 @@ def check_layers(model: keras.Model, config: RunConfig, ranks: int, own_step: bo
     if ranks > 1:
         for part in (layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)):
             _check_graph(part)
+
+
+def _shown(layer: keras.layers.Layer) -> str:
+    return f"layer {layer.name!r} (ht.parallel.{type(layer).__name__})"
 
 
 def _check_graph(model: keras.Model) -> None:

@@ -38,7 +38,9 @@ class WarmStartResult:
 
 
 def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult:
-    """Gives variables of `model`, which is built, the values that `settings` name, or this rank's parts of them. Local.
+    """Gives variables of `model`, which is built, the values that `settings` name. Local.
+
+    For the chief, and for all ranks where they hold parts of variables: each reads all, and keeps its own.
 
     Only for a job without a checkpoint. The optimizer keeps its initial state, and steps count from 0.
 
@@ -48,10 +50,8 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     """
     check_path(settings.ckpt_to_initialize_from, job_dir)
     source = read_source(settings.ckpt_to_initialize_from)
-    here = {
-        name: VariableType(tuple((share_of(v) or v).shape), str(v.dtype))
-        for name, v in by_path(model.variables).items()
-    }
+    variables = by_path(model.variables)
+    here = {name: VariableType(tuple((share_of(v) or v).shape), str(v.dtype)) for name, v in variables.items()}
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
     _check_map(source, settings)
     numbered = {_snake_case(type(layer).__name__) for layer in model._flatten_layers()}

@@ -22,6 +22,11 @@ def test_saved_and_restored_at_any_number_of_ranks(ranks: int, tmp_path: Path) -
     assert sorted(re.findall(r"rank (\d) is fine", done.stdout)) == [str(rank) for rank in range(ranks)]
 
 
+def test_a_job_goes_back_stops_and_goes_on(tmp_path: Path) -> None:
+    done = run_ranks(2, [PROGRAM, tmp_path, "job"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("victim", ["chief", "other"])
 def test_a_rank_that_is_killed_in_a_save_leaves_the_checkpoint_before(victim: str, tmp_path: Path) -> None:
     done = run_ranks(2, [PROGRAM, tmp_path, f"kill-{victim}"], tmp_path)

@@ -25,3 +25,11 @@ def test_ranks_evaluate_it_together_though_their_batches_are_uneven(ranks: int, 
     done = run_ranks(ranks, [REPOSITORY / "tests" / "parallel" / "programs" / "sharded_evaluation.py"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is fine") == ranks
+
+
+def test_jobs_come_to_the_same_as_with_a_whole_table_and_go_on_with_other_ranks(tmp_path: Path) -> None:
+    done = run_ranks(
+        4, [REPOSITORY / "tests" / "parallel" / "programs" / "sharded_embedding_jobs.py", tmp_path], tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" fine") == 6

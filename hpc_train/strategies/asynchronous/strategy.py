@@ -243,8 +243,6 @@ def _alone(parts: AsyncParts, world: World, action: Callable[[], T]) -> T:
 
 def check_model(model: keras.Model) -> None:
     """UserError where workers, each in its own time, cannot do what the model asks for."""
-    from hpc_train.parallel.sharded_embedding import ShardedEmbedding
-
     kind = type(model).__name__
     if has_own_train_step(model):
         raise UserError(
@@ -257,13 +255,6 @@ def check_model(model: keras.Model) -> None:
             f"run.strategy: async cannot be used with {', '.join(together[:3])}: BatchNormalization(synchronized=True) "
             "averages over the batches of all ranks at the same time, and workers compute each in its own time; leave "
             "synchronized out, or take strategy: sync"
-        )
-    spread = [layer.name for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)]
-    if spread:
-        raise UserError(
-            f"run.strategy: async cannot be used with {', '.join(spread[:3])} (ht.parallel.ShardedEmbedding): ranks "
-            "look up each other's rows in one step, and workers compute each in its own time; take strategy: sync, or "
-            "keras.layers.Embedding, whose rows parameter servers hold in parts"
         )
 
 

@@ -83,7 +83,14 @@ def _check_steps(parts: ModelParts) -> None:
             "all ranks, but input_fn may give ranks batches of other numbers of rows, and so of pieces; give all "
             "batches the same (Dataset.batch with drop_remainder=True), or leave accumulate_steps or synchronized out"
         )
-    if config.sparse_gradients == "keras" and ranks > 1 and "alone" not in map(averaged_over, model.variables):
+    in_parts = [variable.path for variable in model.variables if averaged_over(variable) == "alone"]
+    if in_parts and config.accumulate_steps > 1 and parts.loss.uneven:
+        raise UserError(
+            f"run.accumulate_steps: ranks look up the rows of {in_parts[0]} together in each piece, but input_fn may "
+            "give them batches of other numbers of rows, and so of pieces; give all batches the same (Dataset.batch "
+            "with drop_remainder=True), or leave accumulate_steps out"
+        )
+    if config.sparse_gradients == "keras" and ranks > 1 and not in_parts:
         raise UserError(
             f"run.sparse_gradients: keras is for one rank; {ranks} train here: Keras updates the rows that a batch "
             "has, and ranks have other rows. Take dense, which gives the same on any number of ranks, or "

@@ -1,6 +1,6 @@
 """Checkpoints of a state of which ranks hold parts: saved, restored and interrupted; the file is that of one rank.
 
-divided_state.py FOLDER all | kill-chief | kill-other | memory. Prints "rank R is fine".
+divided_state.py FOLDER all | job | kill-chief | kill-other | memory. Prints "rank R is fine".
 """
 
 import errno
@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import zlib
 from collections import deque
 from dataclasses import replace
@@ -18,7 +19,9 @@ from unittest.mock import patch
 import h5py
 import keras
 import numpy as np
+import tensorflow as tf
 
+import hpc_train as ht
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.disk_io import MAX_WRITE_BYTES
 from hpc_train.checkpoint.format import COUNTER, Snapshot
@@ -264,11 +267,9 @@ def shapes_are_compared():
     manager = CheckpointManager(folder / "columns", Retention(0))
     for changed, said in (("shape", r"kernel bfloat16 \[37, 52\]"), ("gone", "FileNotFoundError")):
         try:
-            if changed == "gone":
-                manager.reading = (
-                    CheckpointManager(folder / "nowhere", Retention(0)).reading if world.rank else manager.reading
-                )
-            else:
+            if changed == "gone" and world.rank:
+                manager.reading = CheckpointManager(folder / "nowhere", Retention(0)).reading
+            elif changed == "shape":
                 state._all["model/sequential/wide/kernel"]._hpc_train_share = Share((37, 999))
             Restorer(manager, state, world.rank, world.size, {"a": "b"}).restore(world, 2)
         except (UserError, RankError, FileNotFoundError) as error:
@@ -372,8 +373,6 @@ def memory():
     ROWS = 600_000_000 // (4 * WIDTH * 3)  # with its two slots
     state = first_state_of(world, "columns")
     with Saving(state, folder / "memory") as saving:
-        saving.save(1)
-        saving.checkpointing.wait(1)
         before = peak(reset=True)
         saving.save(2)
         saving.checkpointing.wait(2)
@@ -386,12 +385,75 @@ def memory():
     print(f"rank {world.rank}: {peak() - before} MiB more to restore")
 
 
+class Signal(ht.Hook):
+    """Sends this process SIGTERM after a step."""
+
+    def after_step(self, step, loss):
+        if step == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def job():
+    """A job goes back, is stopped by a signal, goes on, and changes nothing in what ranks hold parts of."""
+    bad = [world.rank == 1]
+    table = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
+
+    def model_fn(params):
+        share = uneven(0, (ROWS, WIDTH), world.rank, world.size)
+        frozen = Held(share, name="wide", trainable=False)
+        model = keras.Sequential([keras.Input((5,)), frozen, keras.layers.Dense(1)])
+        frozen.kernel.assign(share.of(table))
+        model.compile("adam", "mse")
+        return model
+
+    def rows(context):
+        def batches():
+            for number in range(40):
+                x = np.ones((4, 5), np.float32)
+                if number == 4 and bad[0]:
+                    bad[0], x[0, 0] = False, np.nan
+                yield x, np.ones((4, 1), np.float32)
+
+        spec = (tf.TensorSpec((4, 5)), tf.TensorSpec((4, 1)))
+        return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+    config = ht.RunConfig(folder / "job", save_checkpoints_steps=2, on_nan="rollback", report=False, tf_random_seed=1)
+    estimator, evaluation = ht.Estimator(model_fn, config), ht.EvalSpec(rows, steps=1)
+    ht.train_and_evaluate(estimator, ht.TrainSpec(rows, max_steps=8), evaluation)
+    assert not bad[0], "it has gone back"
+    try:
+        ht.train_and_evaluate(estimator, ht.TrainSpec(rows, max_steps=20, hooks=[Signal()]), evaluation)
+    except SystemExit as stopped:
+        assert stopped.code == 4, stopped
+    else:
+        raise AssertionError("it was not stopped")
+    expected = table.tobytes()
+    table[:] = 0  # what it begins with is not what it goes on with
+    ht.train_and_evaluate(estimator, ht.TrainSpec(rows, max_steps=16), evaluation)
+    if world.is_chief:
+        manager = CheckpointManager(folder / "job" / "checkpoints", Retention(0))
+        for step in manager.steps():
+            kernel = next(array for name, array in manager.load(step).model.items() if name.endswith("wide/kernel"))
+            assert kernel.tobytes() == expected, step
+        assert manager.steps()[-1] == 16
+    assert not [one.name for one in threading.enumerate() if one.name == "hpc_train-parts"]
+    try:
+        alone = ht.RunConfig(folder / "dedicated", chief="dedicated", report=False)
+        ht.train_and_evaluate(ht.Estimator(model_fn, alone), ht.TrainSpec(rows, max_steps=1), evaluation)
+    except UserError as error:
+        assert "run.chief: dedicated is sent the state of one worker, but ranks hold parts of" in str(error), error
+    else:
+        raise AssertionError("a dedicated chief has no parts")
+
+
 if what == "all":
     for name in LAYOUTS:
         saves_and_restores(name)
     if world.size > 1:
         shapes_are_compared()
     errors()
+elif what == "job":
+    job()
 elif what == "memory":
     memory()
 else:

@@ -1,0 +1,129 @@
+"""Jobs on four ranks with a table in parts, and with a whole one; a program: sharded_embedding_jobs.py FOLDER."""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import hpc_train as ht
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
+from hpc_train.export.exporters import KERAS_FILE
+
+FOLDER, ROWS, WORDS, LENGTH = Path(sys.argv[1]), 8, 13, 6
+NEAR = {"rtol": 1e-9, "atol": 1e-12}
+keras.config.set_dtype_policy("float64")
+keras.config.set_floatx("float64")
+FIRST = keras.initializers.RandomNormal(seed=7)
+TABLE = ht.parallel.ShardedEmbedding(WORDS, 4, FIRST)
+TABLE.build()
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def build_model(sharded, optimizer, kind):
+    tokens = keras.Input((LENGTH,), dtype="int32", name="tokens")
+    if sharded:
+        table = ht.parallel.ShardedEmbedding(WORDS, 4, FIRST, name="words")
+    else:
+        first = keras.initializers.Constant(TABLE.embeddings.numpy())
+        table = keras.layers.Embedding(WORDS, 4, first, name="words")
+    x = keras.layers.Concatenate()([table(tokens), table((tokens + 1) % WORDS)])
+    model = kind(tokens, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+    model.compile(keras.optimizers.deserialize(optimizer), "mse", metrics=["mae"])
+    return model
+
+
+def batches(context):
+    """Global batches of ROWS rows, of which each part has as many."""
+    own = ROWS // context.num_input_pipelines
+    random = np.random.default_rng(1)
+    ids = random.integers(0, WORDS, (6, ROWS, LENGTH))[:, own * context.input_pipeline_id :][:, :own]
+    return tf.data.Dataset.from_tensor_slices((ids.reshape(-1, LENGTH), ids[..., 0].reshape(-1, 1) / WORDS)).batch(own)
+
+
+def uneven(context):
+    """Three batches, for the first three ranks."""
+    return batches(context).take(1 if context.input_pipeline_id < 3 else 0)
+
+
+def train(name, steps, optimizer, sharded=True, kind=keras.Model, evaluated=batches, **options):
+    """The last metrics, and the exports."""
+    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
+    return ht.train_and_evaluate(
+        ht.Estimator(lambda: build_model(sharded, keras.optimizers.serialize(optimizer), kind), config),
+        ht.TrainSpec(batches, max_steps=steps),
+        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
+    )
+
+
+def state(name, step):
+    snapshot = CheckpointManager(FOLDER / name / "checkpoints", Retention()).load(step)
+    return {**snapshot.model, **snapshot.optimizer}
+
+
+def same(name, other, step):
+    found, wanted = state(name, step), state(other, step)
+    assert [a.shape for a in found.values()] == [a.shape for a in wanted.values()]
+    for (key, array), expected in zip(found.items(), wanted.values(), strict=True):
+        np.testing.assert_allclose(array, expected, err_msg=f"{name} {key}", **NEAR)
+
+
+SGD, ADAM = keras.optimizers.SGD(0.1, global_clipnorm=0.5), keras.optimizers.Adam(0.01)
+TWO = {"mesh": {"data": 2, "model": 2}}
+for name, optimizer, first, then, kind in (
+    ("sgd", SGD, {}, TWO, keras.Model),
+    ("adam", ADAM, {"mesh": {"model": 4}}, {}, keras.Model),
+    ("zero", ADAM, {"shard_optimizer": True}, TWO | {"shard_optimizer": True}, keras.Model),
+    ("own", ADAM, {}, {}, OwnStep),
+):
+    wanted, _ = train(f"{name}-whole", 6, optimizer, sharded=False, kind=kind)
+    train(name, 3, optimizer, kind=kind, **first)
+    metrics, exports = train(name, 6, optimizer, kind=kind, **then)
+    for key, value in wanted.items():
+        np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
+    if ht.is_chief():
+        same(name, f"{name}-whole", 3)
+        same(name, f"{name}-whole", 6)
+        served = tf.saved_model.load(str(exports[-1]))
+        ids = np.arange(LENGTH)[None]
+        (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int32)}).values()
+        if kind is keras.Model:
+            exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
+            np.testing.assert_allclose(outputs, exported(ids), **NEAR)
+        print(f"{name} is fine", flush=True)
+
+found = [train(f"uneven-{sharded}", 3, SGD, sharded, evaluated=uneven)[0] for sharded in (False, True)]
+for key, value in found[0].items():
+    np.testing.assert_allclose(found[1][key], value, err_msg=key, **NEAR)
+train("rows", 3, ADAM, sparse_gradients="keras")
+if ht.is_chief():
+    moved = [np.any(state("rows", 3)[key] != state("adam", 3)[key]) for key in state("rows", 3)]
+    assert any(moved), "only rows that occur are updated"
+    print("rows are fine", flush=True)
+for options, said in (
+    ({"chief": "dedicated"}, "set run.chief: train"),
+    ({"strategy": "async"}, "take strategy: sync"),
+):
+    try:
+        config = ht.RunConfig(FOLDER / "refused", **({"allreduce": "mpi"} if "chief" in options else {}), **options)
+        ht.train_and_evaluate(
+            ht.Estimator(lambda: build_model(True, keras.optimizers.serialize(SGD), keras.Model), config),
+            ht.TrainSpec(batches, max_steps=1),
+            ht.EvalSpec(batches),
+        )
+    except ht.UserError as error:
+        assert "ShardedEmbedding" in str(error) and said in str(error), error
+    else:
+        raise AssertionError(said)
+if ht.is_chief():
+    print("what is refused is fine", flush=True)
