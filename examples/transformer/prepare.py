@@ -2,9 +2,9 @@
 
     python examples/transformer/prepare.py [--folder DIR] [--rows N]
 
-Sentences of a small grammar, the same each time: verbs agree with their subjects over the words between them, and a
-pronoun at the end refers to the subject again. A row is 65 characters of the text, of which the model sees the first 64,
-`tokens`, and is to say at each what comes next, `next`.
+Sentences of a small grammar, the same each time: verbs agree with their subjects over the words between them, and
+pronouns refer back to subjects and objects. A row is 64 characters of the text, `tokens`, and the character that comes
+behind each of them, `next`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def prepare(folder: Path = DATA, rows: int = ROWS) -> None:
     write_shards(folder / "train", rows_of(rows, seed=1), shards=4)
     write_shards(folder / "test", rows_of(max(1, rows // 16), seed=2), shards=1)
     print(f"data: {rows:,} rows of {LENGTH} characters to train on, {max(1, rows // 16):,} to test on, in {folder}")
-    print(f"      {''.join(sentence(random.Random(3)) for _ in range(1)).strip()}")
+    print(f"      {sentence(random.Random(3)).strip()}")
 
 
 def main() -> None:

@@ -159,7 +159,8 @@ def _lines(found: JobPlan, measured: Links | None) -> list[str]:
     about = [
         f"{counted(found.ranks, 'rank')}; > as {found.job} asks for it; each row is the rank that needs most",
         f"memory: {room}{found.memory.where}",
-        "model: parameters and state; room: for snapshots" + (", in the host's memory" if found.memory.device else ""),
+        "model: parameters and state, and the whole model that is exported where ranks hold parts; room: for snapshots"
+        + (", in the host's memory" if found.memory.device else ""),
         "" if found.memory.device else f"total: with {size(process)} of Python and TensorFlow",
         f"activ: an estimate: the most that is there at once of a traced step of {counted(found.batch, 'row')}, each "
         "tensor from the operation that computes it to the last that reads it",
@@ -181,11 +182,14 @@ def _advice(found: JobPlan) -> list[str]:
     if found.best is not None and found.best.asked:
         return [f"It fits as {found.job} asks for it."]
     if found.best is not None:
-        return ["It does not fit as it is. The first way that does; put into the job file:", f"    {_line(found.best)}"]
+        return [
+            "It does not fit as it is. The first way that does; put into the job file:",
+            f"    {_line(found.best, found)}",
+        ]
     least = min(_needs(option, found) for option in found.options if option.ranks)
     lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {size(least)} a rank are needed."]
     if found.on_more is not None:
-        lines += [f"On {counted(found.on_more.choice.size, 'rank')} this does:", f"    {_line(found.on_more)}"]
+        lines += [f"On {counted(found.on_more.choice.size, 'rank')} this does:", f"    {_line(found.on_more, found)}"]
     else:
         lines += [
             *_wrapped(
@@ -200,8 +204,8 @@ def _advice(found: JobPlan) -> list[str]:
     return lines
 
 
-def _line(option: Option) -> str:
-    return option.choice.line if option.choice.keys else "run: {strategy: sync}"
+def _line(option: Option, found: JobPlan) -> str:
+    return option.choice.line(next(one.choice for one in found.options if one.asked))
 
 
 COMMANDS = (

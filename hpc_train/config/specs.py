@@ -361,7 +361,7 @@ class RunConfig(RunOptions):
             ranks, to rounding on more. `None`: Horovod where it is installed (sync).
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
-            otherwise; on one rank alone (sync).
+            otherwise; on one rank alone, and for ht.parallel.ShardedEmbedding on any number (sync).
         shard_optimizer: Each rank updates a part of the variables, and holds the optimizer's state of that alone: of N
             ranks, one N-th (ZeRO, stage 1; Rajbhandari et al., arXiv:1910.02054). For optimizers that work element by
             element, such as SGD, Adam and AdamW. Checkpoints are those of any job (sync).

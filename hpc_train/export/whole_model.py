@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import Share, share_of
 from hpc_train.distributed.tensors import dtype_of
 from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model import rng_state
+from hpc_train.telemetry.units import size
 
 BLOCK_BYTES = 16 << 20
 """So much of a part is sent at once."""
@@ -29,6 +33,9 @@ class WholeModel:
 
     Attributes:
         model: On the chief; None on the other ranks.
+
+    Raises:
+        UserError: The chief has no memory for it.
     """
 
     def __init__(self, world: World, model: keras.Model, build: Callable[[], keras.Model]) -> None:
@@ -37,6 +44,13 @@ class WholeModel:
         def whole() -> keras.Model | None:
             if not world.is_chief:
                 return None
+            needed, there = _bytes_needed(model), available_bytes()
+            if needed > there:
+                raise UserError(
+                    f"exporters: the whole model, of which ranks hold parts, needs {size(needed)} on the chief, which "
+                    f"has {size(there)}; leave the exporters out, and export a checkpoint where there is more memory "
+                    "(hpc-train export), or give the chief's node more (resources.memory)"
+                )
             with placed(None), rng_state.unchanged(), _names_unchanged():
                 return build()
 
@@ -70,6 +84,13 @@ class WholeModel:
                     box.flat[found.first + begin : found.first + begin + count] = values[:count]
         if whole is not None:
             whole.assign(array)
+
+
+def _bytes_needed(model: keras.Model) -> int:
+    """For the whole model, and its largest variable once more, which is brought together before it is assigned."""
+    shapes = [((share_of(v) or Share(tuple(v.shape))).shape, dtype_of(v)) for v in model.variables]
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
+    return sum(sizes) + max(sizes)
 
 
 @contextmanager

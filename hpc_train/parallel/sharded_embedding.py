@@ -15,6 +15,7 @@ from hpc_train.distributed.placement import placement
 from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
+from hpc_train.parallel.divided import shortened
 from hpc_train.parallel.row_exchange import looked_up, own_rows
 
 SHOWN = 8
@@ -68,23 +69,27 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         check_count("ShardedEmbedding", "rows", rows)
         check_count("ShardedEmbedding", "width", width)
         check_type("ShardedEmbedding", "mask_zero", mask_zero, bool, "true or false")
-        super().__init__(trainable=trainable, dtype=dtype, name=name)
-        self.rows, self.width, self.mask_zero = rows, width, mask_zero
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.supports_masking, self.autocast = mask_zero, False
         mesh = placement()
         parts = cut(rows, mesh.data if mesh else 1)
         self._begin = sum(parts[: mesh.data_index]) if mesh else 0
-        self._count, self._parts = parts[mesh.data_index if mesh else 0], len(parts)
-        self._values = block_values(self.embeddings_initializer, rows, width, self._begin, self._begin + self._count)
+        self._end, self._parts = self._begin + parts[mesh.data_index if mesh else 0], len(parts)
+        try:
+            super().__init__(trainable=trainable, dtype=dtype, name=name)
+            self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+            self._values = block_values(self.embeddings_initializer, rows, width, self._begin, self._end)
+        except UserError:
+            raise
+        except Exception as error:  # Keras's own words, of a value that it does not take
+            raise UserError(f"ShardedEmbedding: {shortened(error)}") from None
+        self.rows, self.width, self.mask_zero = rows, width, mask_zero
+        self.supports_masking, self.autocast = mask_zero, False
 
     def build(self, input_shape: Any = None) -> None:
         """Makes this rank's rows of the table, called `embeddings` as Keras's."""
-        shape = (self._count, self.width)
+        shape = (self._end - self._begin, self.width)
         self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=self._values)
         if self._parts > 1:
-            end = self._begin + self._count
-            set_share(self.embeddings, Share((self.rows, self.width), 0, self._begin, end), averaged="alone")
+            set_share(self.embeddings, Share((self.rows, self.width), 0, self._begin, self._end), averaged="alone")
         self.built = True
 
     def call(self, inputs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -127,8 +128,8 @@ class Choice:
     @property
     def name(self) -> str:
         """In a word or two."""
-        if self.servers:
-            return "async"
+        if self.servers or self.idle:
+            return "async" if self.servers else "dedicated chief"
         parts = [f"mesh {self.data} x {self.model}"] if self.model > 1 else []
         parts += ["shard_optimizer" if self.model == 1 else "shard"] if self.shard_optimizer else []
         return " + ".join(parts) or "sync"
@@ -138,19 +139,25 @@ class Choice:
         """What `run:` of a job file has for it."""
         if self.servers:
             return {"strategy": "async", **({"parameter_servers": self.servers} if self.servers > 1 else {})}
+        if self.idle:
+            return {"chief": "dedicated"}
         mesh = {"mesh": {"data": self.data, "model": self.model}} if self.model > 1 else {}
         return {**mesh, **({"shard_optimizer": True} if self.shard_optimizer else {})}
 
-    @property
-    def line(self) -> str:
+    def instead_of(self, asked: Choice) -> dict[str, Any]:
+        """The same of a job file that has `asked`, with what of that is to go."""
+        unset = {"strategy": "sync", "parameter_servers": 1, "chief": "train", "mesh": None, "shard_optimizer": False}
+        return {key: unset[key] for key in asked.keys} | self.keys
+
+    def line(self, asked: Choice) -> str:
         """The same as a line of a job file."""
-        return f"run: {_flow(self.keys)}"
+        return f"run: {_flow(self.instead_of(asked))}"
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ class _Models:
             self.sizes(asked)
         servers = asked.servers if asked is not None and asked.servers else 1
         idle = int(self._job.run.strategy == "sync" and self._job.run.chief == "dedicated")
-        ways = list(choices(ranks, "sharded" not in self._refused, self.divides and not idle, idle, servers))
+        ways = list(choices(ranks, "sharded" not in self._refused, self.divides, idle, servers))
         if asked is not None and asked not in ways:
             ways.insert(0, asked)
         return tuple(replace(self._option(way, asked is None), asked=way == asked) for way in ways)

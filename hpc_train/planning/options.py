@@ -71,14 +71,16 @@ def choices(ranks: int, cuttable: bool, layers_divide: bool, idle: int = 0, serv
     Args:
         cuttable: Whether the optimizer can be divided; one that cannot is among them once.
         layers_divide: Whether there are layers that a mesh divides.
-        idle: Ranks that take no steps in a synchronous job. servers: of an asynchronous one.
+        idle: Ranks that take no steps beside those that train whole models (a dedicated chief); of others all train.
+        servers: Of an asynchronous job.
     """
-    train = ranks - idle
-    meshes = [1, *(n for n in range(2, train + 1) if train % n == 0)] if layers_divide else [1]
+    if idle:
+        yield Choice(ranks - idle, idle=idle)
+    meshes = [1, *(n for n in range(2, ranks + 1) if ranks % n == 0)] if layers_divide else [1]
     for model in meshes:
-        yield Choice(train, model, idle=idle)
-        if model < train and (cuttable or model == 1):
-            yield Choice(train, model, True, idle=idle)
+        yield Choice(ranks, model)
+        if model < ranks and (cuttable or model == 1):
+            yield Choice(ranks, model, True)
     if ranks > servers:
         yield Choice(ranks - servers, servers=servers)
 

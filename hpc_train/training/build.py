@@ -17,6 +17,7 @@ from hpc_train.callbacks.tensorboard import Profiler, WeightHistograms
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.config.estimator import Estimator
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
@@ -95,7 +96,6 @@ def build(
         UserError: The data, the model, an exporter, a hook or the strategy does not do; nothing has been written.
         Whatever the model, the input or a hook raise.
     """
-    job = _seeded_alike(world, job, plan)
     with ExitStack() as stack:
         start_timeline.begin("TensorFlow")
         device = set_up_tensorflow(world)
@@ -193,27 +193,28 @@ def _chief_services(
         )
 
 
-def _seeded_alike(world: World, job: TrainingJob, plan: RunPlan) -> TrainingJob:
-    """`job` with a seed where it has none and its ranks have to draw alike, whose layers are divided. Collective."""
+def _seeded_alike(world: World, job: TrainingJob, plan: RunPlan) -> Estimator:
+    """The estimator, with a seed where it has none and its ranks have to draw alike: layers are divided. Collective."""
     if plan.roles.model == 1 or job.config.tf_random_seed is not None:
-        return job
+        return job.estimator
     config = replace(job.config, tf_random_seed=world.broadcast(secrets.randbits(32)))
-    return replace(job, estimator=replace(job.estimator, config=config))
+    return replace(job.estimator, config=config)
 
 
 def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, strategy: Strategy, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
+    estimator = _seeded_alike(world, job, plan)
 
     def build_another() -> keras.Model:
-        return build_model(job.estimator, data.current.dataset)
+        return build_model(estimator, data.current.dataset)
 
     model = world.each(build_another)
     from hpc_train.parallel.checks import check_layers  # and with it Keras
 
     world.each(lambda: check_layers(model, job.config, plan.roles.model, has_own_train_step(model)))
-    rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
+    rng_state.seed_part(estimator.config.tf_random_seed, plan.roles.part_of(world.rank))
     evaluators, exporter_runners, whole = prepare_evaluations(world, job, plan, data, model, build_another)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset

@@ -73,7 +73,8 @@ def first_line(job: TrainingJob, plan: RunPlan) -> str:
     batch, source = "", job.train_spec.input_fn
     if isinstance(source, HDF5Input) and (not roles.servers or job.config.max_staleness == 0):
         rows, readers = source.batch_size, roles.readers
-        of = "workers" if roles.idle else f"copies, each on {roles.model} ranks" if roles.model > 1 else "ranks"
+        copies = f"{'copy' if readers == 1 else 'copies, each'} on {roles.model} ranks"
+        of = "workers" if roles.idle else copies if roles.model > 1 else "ranks"
         batch = f"; global batch {rows * readers} ({rows} x {readers} {of})"
     elif isinstance(source, HDF5Input):
         batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"

@@ -106,18 +106,23 @@ def trained(model: Any, groups: Groups | None) -> list[tuple[float, list[np.ndar
     """Loss and gradients of each step, which a small step of SGD applies: clipped by the norm of all of them."""
     variables = model.trainable_variables
 
-    def averaged(gradient: Any, variable: Any) -> Any:
+    def averaged(gradients: list[Any]) -> list[Any]:
         if groups is None:
-            return gradient
-        over = {"world": groups.every, "data": groups.data}[averaged_over(variable)]
-        return over.allreduce([gradient], "mean")[0]
+            return gradients
+        found = list(gradients)
+        for over, collectives in (("world", groups.every), ("data", groups.data)):
+            places = [k for k, variable in enumerate(variables) if averaged_over(variable) == over]
+            means = collectives.allreduce([found[k] for k in places], "mean", gradient=False)
+            for place, mean in zip(places, means, strict=True):
+                found[place] = mean
+        return found
 
     @tf.function(autograph=False)
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(model, x, y)
         raw = tape.gradient(loss, variables)
-        gradients = [averaged(tf.convert_to_tensor(g), v) for g, v in zip(raw, variables, strict=True)]
+        gradients = averaged([tf.convert_to_tensor(g) for g in raw])
         squares = [tf.reduce_sum(g * g) for g in gradients]
         parts = [s for s, v in zip(squares, variables, strict=True) if share_of(v) is not None]
         norm = tf.add_n([s for s, v in zip(squares, variables, strict=True) if share_of(v) is None])
@@ -170,7 +175,8 @@ def same(groups: Groups, value: np.ndarray) -> bool:
     return float(summed(np.array([float(np.any(of_first != bits))]))[0]) == 0.0
 
 
-def compare(make: Callable[..., Any], groups: Groups) -> None:
+def compare(make: Callable[..., Any], groups: Groups, known: dict[str, Any]) -> None:
+    """A divided model against a whole one, which `known` has from the first time on."""
     mesh, what = groups.mesh, make.__name__
     whole, divided = built(make, parallel(), None), built(make, parallel(), mesh)
     ordinary = built(make, stock(), None)
@@ -185,14 +191,16 @@ def compare(make: Callable[..., Any], groups: Groups) -> None:
         assert mesh.model == 1 or (share_of(own) is None) == (own.shape == all_of_it.shape), own.path
     cut = sum(share_of(v) is not None for v in divided.variables)
     assert cut == (0 if mesh.model == 1 else 13 if make is transformer else 4), cut
-    wanted, found = trained(whole, None), trained(divided, groups)
+    if what not in known:
+        known[what] = trained(whole, None), [v.numpy() for v in whole.variables]
+    (wanted, in_the_end), found = known[what], trained(divided, groups)
     for number, ((loss, gradients), (own_loss, own_gradients)) in enumerate(zip(wanted, found, strict=True)):
         near(own_loss, loss, f"{what}: loss of step {number}")
         for variable, g, w in zip(divided.trainable_variables, own_gradients, gradients, strict=True):
             if np.max(np.abs(w)) > 1e-12:
                 near(g, part(variable, w), f"{what}: gradient of {variable.path} in step {number}")
-    for own, all_of_it in zip(divided.variables, whole.variables, strict=True):
-        near(own.numpy(), part(own, all_of_it.numpy()), f"{what}: {own.path} in the end")
+    for own, all_of_it in zip(divided.variables, in_the_end, strict=True):
+        near(own.numpy(), part(own, all_of_it), f"{what}: {own.path} in the end")
         if share_of(own) is None:
             assert same(groups, own.numpy()), f"{what}: {own.path} differs within the model group"
     assert not whole.layers[-1].get_config().get("mesh")
@@ -239,11 +247,11 @@ def main(carrier: Any) -> None:
     ranks = world.size
     meshes = [Mesh(ranks // m, m, world.rank) for m in (1, 2, 4) if ranks % m == 0]
     declared = sorted({group for mesh in meshes for group in mesh.groups})
-    collectives = collectives_by(carrier, world, declared)
+    collectives, known = collectives_by(carrier, world, declared), dict[str, Any]()
     for mesh in meshes:
         groups = Groups.of(collectives, mesh)
-        compare(transformer, groups)
-        compare(mlp, groups)
+        compare(transformer, groups, known)
+        compare(mlp, groups, known)
         drop_out(groups)
         refused(groups)
         print(f"{mesh.data}x{mesh.model} is fine", flush=True)

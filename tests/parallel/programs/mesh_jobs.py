@@ -1,4 +1,6 @@
-"""Jobs on four ranks, whole and with meshes, that have to come to the same; a program: mesh_jobs.py FOLDER."""
+"""Jobs on two or four ranks, whole and with meshes, that have to come to the same; a program:
+mesh_jobs.py FOLDER PART.
+"""
 
 import sys
 from pathlib import Path
@@ -45,7 +47,8 @@ def batches(context):
 
 def train(name, steps, warm=None, source=batches, optimizer=None, **options):
     """The last metrics, and the exports."""
-    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
+    options = {"tf_random_seed": 5, **options}
+    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, allreduce="mpi", **options)
     return ht.train_and_evaluate(
         ht.Estimator(lambda: build_model(optimizer), config, warm_start_from=warm),
         ht.TrainSpec(source, max_steps=steps),
@@ -64,55 +67,63 @@ def same(found, wanted):
         np.testing.assert_allclose(array, other, err_msg=name, **NEAR)
 
 
-wanted, _ = train("whole", 6)
-for name, options in {
-    "2x2": {"mesh": {"data": 2, "model": 2}},
-    "1x4": {"mesh": {"model": 4}},
-    "zero": {"mesh": {"data": 2, "model": 2}, "shard_optimizer": True},
-}.items():
-    train(name, 3, **options)
-    if ht.is_chief():
-        same(state(name, 3), state("whole", 3))
-    if name == "2x2":
-        options = {}  # goes on as another mesh
-    elif name == "1x4":
-        options = {"mesh": {"data": 2, "model": 2}}
-    metrics, exports = train(name, 6, **options)
-    for key, value in wanted.items():
-        np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
-    if ht.is_chief():
-        same(state(name, 6), state("whole", 6))
-        exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
-        for variable, array in zip(exported.variables, state("whole", 6).values(), strict=False):
-            np.testing.assert_allclose(variable.numpy(), array, **NEAR)
-        served = tf.saved_model.load(str(exports[-1]))
-        ids = np.arange(LENGTH)[None]
-        (outputs,) = served.serve({"tokens": ids}).values()
-        np.testing.assert_allclose(outputs, exported(ids), **NEAR)
-        print(f"{name} is fine", flush=True)
-
-for name, options in {"warm": {}, "warm2x2": {"mesh": {"model": 2}}}.items():
-    train(name, 1, warm=FOLDER / "2x2", **options)
-if ht.is_chief():
-    same(state("warm2x2", 1), state("warm", 1))
-    print("a warm start is fine", flush=True)
-
-
 def of_the_rank(context):
     return batches(context).map(lambda x, y: (x + RANK, y))
 
 
+def resumed():
+    """Jobs with meshes come to the same as a whole one, and go on with others."""
+    wanted, _ = train("whole", 6)
+    for name, options in {
+        "2x2": {"mesh": {"data": 2, "model": 2}},
+        "1x4": {"mesh": {"model": 4}},
+        "zero": {"mesh": {"data": 2, "model": 2}, "shard_optimizer": True},
+    }.items():
+        train(name, 3, **options)
+        if ht.is_chief():
+            same(state(name, 3), state("whole", 3))
+        if name == "2x2":
+            options = {}  # goes on as another mesh
+        elif name == "1x4":
+            options = {"mesh": {"data": 2, "model": 2}}
+        metrics, exports = train(name, 6, **options)
+        for key, value in wanted.items():
+            np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
+        if ht.is_chief():
+            same(state(name, 6), state("whole", 6))
+            exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
+            for variable, array in zip(exported.variables, state("whole", 6).values(), strict=False):
+                np.testing.assert_allclose(variable.numpy(), array, **NEAR)
+            served = tf.saved_model.load(str(exports[-1]))
+            ids = np.arange(LENGTH)[None]
+            (outputs,) = served.serve({"tokens": ids}).values()
+            np.testing.assert_allclose(outputs, exported(ids), **NEAR)
+            print(f"{name} is fine", flush=True)
+
+
+def begun():
+    """Warm starts, jobs without a seed, and what is refused."""
+    train("whole", 1)
+    for name, options in {"warm": {}, "warm in parts": {"mesh": {"model": 2}}}.items():
+        train(name, 1, warm=FOLDER / "whole", **options)
+    if ht.is_chief():
+        same(state("warm in parts", 1), state("warm", 1))
+        print("a warm start is fine", flush=True)
+    train("unseeded", 3, mesh={"model": 2}, tf_random_seed=None, check_replicas_steps=1)
+    for source, options, said in (
+        (of_the_rank, {}, "input_fn gives rank 1 other rows than rank 0"),
+        (batches, {"optimizer": keras.optimizers.Lamb(0.1)}, "ht.parallel: Lamb cannot be applied to a part"),
+    ):
+        try:
+            train("refused", 1, source=source, mesh={"model": 2}, **options)
+        except ht.UserError as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+        assert not (FOLDER / "refused").exists()
+    if ht.is_chief():
+        print("what is refused is fine", flush=True)
+
+
 RANK = join_world().rank % 2
-for source, options, said in (
-    (of_the_rank, {}, "input_fn gives rank 1 other rows than rank 0"),
-    (batches, {"optimizer": keras.optimizers.Lamb(0.1)}, "ht.parallel: Lamb cannot be applied to a part"),
-):
-    try:
-        train("refused", 1, source=source, mesh={"model": 2}, **options)
-    except ht.UserError as error:
-        assert said in str(error), error
-    else:
-        raise AssertionError(said)
-    assert not (FOLDER / "refused").exists()
-if ht.is_chief():
-    print("what is refused is fine", flush=True)
+{"resumed": resumed, "begun": begun}[sys.argv[2]]()

@@ -329,7 +329,7 @@ def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):
     (tmp_path / "job.yaml").write_text(text)
     job, said = load_job(tmp_path / "job.yaml"), []
     for nodes, ranks_per_node in ((1, 6), (2, 4), (2, 8), (2, 6), (4, 1)):
-        wants = Resources(nodes=nodes, ranks_per_node=ranks_per_node)
+        wants = Resources(tier="here", nodes=nodes, ranks_per_node=ranks_per_node)
         check_nodes(job, wants, said.append)
     assert ["ranks_per_node: 6" in text or "ranks_per_node: 1" in text for text in said] == [True, True]
     assert "a multiple of 4" in said[0]

@@ -117,10 +117,14 @@ def test_a_dedicated_chief_takes_no_steps() -> None:
 
 
 def test_the_line_for_the_job_file() -> None:
-    assert Choice(8).name == "sync"
-    assert Choice(8).keys == {}
-    assert Choice(8, shard_optimizer=True).line == "run: {shard_optimizer: true}"
-    assert Choice(8, 2, True).line == "run: {mesh: {data: 4, model: 2}, shard_optimizer: true}"
-    assert Choice(8, 2, True).name == "mesh 4 x 2 + shard"
-    assert Choice(8, servers=3).line == "run: {strategy: async, parameter_servers: 3}"
-    assert Choice(8, servers=3).size == 11
+    plain, both, served = Choice(8), Choice(8, 2, True), Choice(8, servers=3)
+    assert (plain.name, plain.keys, plain.line(plain)) == ("sync", {}, "run: {}")
+    assert Choice(8, shard_optimizer=True).line(plain) == "run: {shard_optimizer: true}"
+    assert both.line(plain) == "run: {mesh: {data: 4, model: 2}, shard_optimizer: true}"
+    assert both.name == "mesh 4 x 2 + shard"
+    assert served.line(plain) == "run: {strategy: async, parameter_servers: 3}"
+    assert served.size == 11
+    assert plain.line(both) == "run: {mesh: null, shard_optimizer: false}"
+    assert both.line(Choice(7, idle=1)) == "run: {chief: train, mesh: {data: 4, model: 2}, shard_optimizer: true}"
+    assert plain.line(served) == "run: {strategy: sync, parameter_servers: 1}"
+    assert Choice(7, idle=1).name == "dedicated chief"

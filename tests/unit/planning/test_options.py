@@ -48,7 +48,8 @@ def test_meshes_are_those_that_divide_the_ranks() -> None:
     names = [choice.name for choice in choices(4, True, True)]
     assert names == ["sync", "shard_optimizer", "mesh 2 x 2", "mesh 2 x 2 + shard", "mesh 1 x 4", "async"]
     assert [choice.name for choice in choices(1, True, True)] == ["sync"]
-    assert [choice.size for choice in choices(5, True, False, idle=1)] == [5, 5, 5]
+    assert [choice.size for choice in choices(5, True, False, idle=1)] == [5, 5, 5, 5]
+    assert [choice.ranks for choice in choices(5, True, False, idle=1)] == [4, 5, 5, 4]
 
 
 def test_what_a_step_exchanges() -> None:
