@@ -107,8 +107,7 @@ for key, value in found[0].items():
     np.testing.assert_allclose(found[1][key], value, err_msg=key, **NEAR)
 train("rows", 3, ADAM, sparse_gradients="keras")
 if ht.is_chief():
-    moved = [np.any(state("rows", 3)[key] != state("adam", 3)[key]) for key in state("rows", 3)]
-    assert any(moved), "only rows that occur are updated"
+    same("rows", "adam", 3)  # of rows that each occur once, Keras's Adam makes what it makes of all
     print("rows are fine", flush=True)
 for options, said in (
     ({"chief": "dedicated"}, "set run.chief: train"),
