@@ -96,7 +96,7 @@ for name, optimizer, first, then, kind in (
         same(name, f"{name}-whole", 6)
         served = tf.saved_model.load(str(exports[-1]))
         ids = np.arange(LENGTH)[None]
-        (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int32)}).values()
+        (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int64)}).values()
         if kind is keras.Model:
             exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
             np.testing.assert_allclose(outputs, exported(ids), **NEAR)
