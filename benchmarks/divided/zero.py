@@ -21,8 +21,8 @@ TIME_RANKS, MEMORY_RANKS = 2, 4
 MOST_TIME, MOST_MEMORY, MOST_OFF = 1.10, 0.70, 0.01
 TEXT = (
     f"A perceptron, Adam, one thread a rank. Time: 20 million parameters on {TIME_RANKS} ranks, both ways in one "
-    f"program, in turns. Memory: 75 million parameters on {MEMORY_RANKS} ranks, the rank with most (VmHWM), in programs "
-    "of their own."
+    f"program, in turns. Memory: 75 million parameters on {MEMORY_RANKS} ranks, the rank with most (VmHWM), in "
+    "programs of their own."
 )
 
 
