@@ -231,9 +231,13 @@ class ModelState:
         """Gives a variable what this rank holds of it. Local."""
         self._all[name].assign(part)
 
-    def left(self, snapshot: Snapshot) -> dict[str, str]:
-        """The datasets of the arrays of `snapshot` that are still in the checkpoint, by the names of variables here."""
-        return {n: array.dataset for (n, _), array in self._paired(snapshot) if isinstance(array, StoredArray)}
+    def left(self, snapshot: Snapshot) -> list[str | None]:
+        """For each variable in turn the dataset where its array of `snapshot` still is, None where it has been read."""
+        return [array.dataset if isinstance(array, StoredArray) else None for _, array in self._paired(snapshot)]
+
+    def by_name(self, left: Sequence[str | None]) -> dict[str, str]:
+        """What `left` gave on another rank, whose variables may have other numbers, by the names of this one's."""
+        return {name: dataset for name, dataset in zip(self._all, left, strict=True) if dataset is not None}
 
     def _paired(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, Any], Any]]:
         arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]

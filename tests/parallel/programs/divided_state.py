@@ -378,11 +378,6 @@ def memory():
         saving.checkpointing.wait(2)
         assert peak() - before < 256, (before, peak())
         print(f"rank {world.rank}: {peak() - before} MiB more")
-    restored = state_of(world, "columns")
-    before = peak(reset=True)
-    Restorer(saving.manager, restored, world.rank, world.size, {"a": "b"}).restore(world, 2)
-    assert peak() - before < 256, (before, peak())
-    print(f"rank {world.rank}: {peak() - before} MiB more to restore")
 
 
 class Signal(ht.Hook):

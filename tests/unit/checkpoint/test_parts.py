@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from unittest.mock import patch
 
 import ml_dtypes
@@ -56,9 +57,16 @@ def test_blocks_put_together_are_the_part(share: Share, block: int, manager: Che
     assert isinstance(left, StoredArray)
     assert (left.shape, left.dtype) == (share.shape, np.dtype(ml_dtypes.bfloat16))
     taken: list[tuple[str, np.ndarray]] = []
-    with patch.object(checkpoint_format, "BLOCK_BYTES", block):
+    read, sizes = checkpoint_format._rows, []
+
+    def rows(*given: Any) -> np.ndarray:
+        sizes.append((found := read(*given)).nbytes)
+        return found
+
+    with patch.object(checkpoint_format, "BLOCK_BYTES", block), patch.object(checkpoint_format, "_rows", rows):
         manager.load_parts(3, {"part": (left.dataset, share)}, lambda *part: taken.append(part))
     ((given, part),) = taken
+    assert all(size <= block + 2 * 2 * math.prod(share.box[1:]) for size in sizes), "a block, and two rows"
     assert (given, part.shape, part.dtype) == ("part", share.held, left.dtype)
     assert part.tobytes() == share.of(whole(share.shape)).tobytes()
 
