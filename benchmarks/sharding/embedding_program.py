@@ -33,7 +33,7 @@ def main(optimizer: str, rows: int, ids: int, steps: int, passes: int, out: Path
     from hpc_train.distributed.exchange import exchanging
     from hpc_train.distributed.groups import Groups
     from hpc_train.distributed.mesh import Mesh
-    from hpc_train.distributed.optimizer_variables import takes_rows
+    from hpc_train.distributed.optimizer_variables import leaves_rows
     from hpc_train.distributed.placement import placed
     from hpc_train.distributed.share import averaged_over
     from hpc_train.optimizers.fused import fused_updates
@@ -49,7 +49,7 @@ def main(optimizer: str, rows: int, ids: int, steps: int, passes: int, out: Path
 
     def step_of(model: keras.Model) -> Callable[[Any], Any]:
         own = keras.optimizers.get(optimizer)
-        variables, as_rows = model.trainable_variables, takes_rows(own)
+        variables, as_rows = model.trainable_variables, leaves_rows(own)
         own.build(variables)
 
         @tf.function(autograph=False)

@@ -10,7 +10,7 @@ from hpc_train.distributed.agreement import numbers_of, with_numbers
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
-from hpc_train.distributed.optimizer_variables import takes_rows
+from hpc_train.distributed.optimizer_variables import leaves_rows
 from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import averaged_over
 from hpc_train.engine.graph_call import GraphCall
@@ -59,7 +59,7 @@ def make_train_step(
     variables = model.trainable_variables
     update = Update(optimizer, variables, allreduce, pieces)
     in_parts = [averaged_over(variable) == "alone" for variable in variables]
-    takes_parts = any(in_parts) and (rows_apart or takes_rows(optimizer))
+    takes_parts = any(in_parts) and (rows_apart or leaves_rows(optimizer))
     as_rows = [takes_parts if in_part else rows_apart and allreduce.ranks == 1 for in_part in in_parts]
     noted: list[bool] = []
 

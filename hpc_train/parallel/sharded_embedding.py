@@ -37,8 +37,8 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     The ranks look rows up together, in each step and in each batch of an evaluation that all ranks make: each gets from
     the others the rows of its own batch, and they the gradients of theirs. What a step costs is a matter of the ids of
-    its batches, not of the rows of the table, where the optimizer takes rows (SGD; others with `run.sparse_gradients:
-    keras`). A process without other ranks has the whole table, and the layer is an ordinary one.
+    its batches, not of the rows of the table, where the optimizer leaves other rows alone (SGD without momentum,
+    Adagrad). A process without other ranks has the whole table, and the layer is an ordinary one.
 
     Initial values are drawn in blocks of 4,096 rows, so that they are the same on any number of ranks. An initializer
     of your own is asked for each block as for a variable of that shape, with a seed of the block's.

@@ -96,7 +96,7 @@ for name, optimizer, first, then, kind in (
         same(name, f"{name}-whole", 6)
         served = tf.saved_model.load(str(exports[-1]))
         ids = np.arange(LENGTH)[None]
-        (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int32)}).values()
+        (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int64)}).values()
         if kind is keras.Model:
             exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
             np.testing.assert_allclose(outputs, exported(ids), **NEAR)
@@ -107,8 +107,7 @@ for key, value in found[0].items():
     np.testing.assert_allclose(found[1][key], value, err_msg=key, **NEAR)
 train("rows", 3, ADAM, sparse_gradients="keras")
 if ht.is_chief():
-    moved = [np.any(state("rows", 3)[key] != state("adam", 3)[key]) for key in state("rows", 3)]
-    assert any(moved), "only rows that occur are updated"
+    same("rows", "adam", 3)  # of rows that each occur once, Keras's Adam makes what it makes of all
     print("rows are fine", flush=True)
 for options, said in (
     ({"chief": "dedicated"}, "set run.chief: train"),

@@ -1,0 +1,77 @@
+"""Gradients of embeddings that reach the optimizer as rows, and which do not."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import Collectives, OneRank
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.optimizer_variables import leaves_rows
+from hpc_train.distributed.placement import placed
+from hpc_train.engine.step_report import Flags
+from hpc_train.engine.train_step import make_train_step
+from hpc_train.errors import UserError
+from hpc_train.parallel import ShardedEmbedding
+
+
+class FirstOfTwo(OneRank):
+    """A rank whose like asks it for nothing, and has no gradients."""
+
+    def __init__(self) -> None:
+        Collectives.__init__(self, 2, 0, "two")
+
+
+def model_of(layer, optimizer):
+    ids = keras.Input((3,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer(ids))))
+    model.compile(optimizer, "mse")
+    return model
+
+
+def test_ranks_cannot_update_the_rows_of_a_table_that_each_has():
+    model = model_of(keras.layers.Embedding(8, 2, name="words"), "sgd")
+    step = make_train_step(model, GradientAllreduce(FirstOfTwo()), [], False, rows_apart=True)
+    with pytest.raises(UserError, match=r"2 ranks have other rows of words/embeddings each"):
+        step((tf.zeros([2, 3], tf.int32), tf.zeros([2, 1])), Flags())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rows_apart", "as_rows"), [("sgd", False, True), ("adam", False, False), ("adam", True, True)]
+)
+def test_a_table_in_parts_gives_rows_to_optimizers_that_take_them(optimizer, rows_apart, as_rows):
+    with placed(Mesh(2, 1, 0)):
+        model = model_of(ShardedEmbedding(8, 2), optimizer)
+        model.optimizer.build(model.trainable_variables)
+    seen = []
+    apply = model.optimizer.apply
+
+    def noting(gradients, variables):
+        seen.append(gradients[0])
+        return apply(gradients, variables)
+
+    model.optimizer.apply = noting
+    before = model.trainable_variables[0].numpy()
+    step = make_train_step(model, GradientAllreduce(FirstOfTwo()), [], False, rows_apart=rows_apart)
+    step((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())()
+    assert isinstance(seen[0], tf.IndexedSlices) == as_rows
+    moved = np.any(model.trainable_variables[0].numpy() != before, axis=1)
+    assert moved.tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "leaves"),
+    [
+        (keras.optimizers.SGD(0.1), True),
+        (keras.optimizers.Adagrad(0.1), True),
+        (keras.optimizers.SGD(0.1, momentum=0.9), False),
+        (keras.optimizers.Adam(0.1), False),
+        (keras.optimizers.RMSprop(0.1), True),
+        (keras.optimizers.SGD(0.1, weight_decay=0.1), False),
+    ],
+)
+def test_which_optimizers_leave_rows_without_a_gradient_alone(optimizer, leaves):
+    assert leaves_rows(optimizer) == leaves
