@@ -87,14 +87,18 @@ class Update:
         """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces.
 
         Args:
-            apply: Instead of the optimizer's `apply`. alike: is told of tensors that are the same on all ranks.
+            apply: Instead of the optimizer's `apply_gradients`.
+            alike: Is told of tensors that are the same on all ranks.
         """
         from hpc_train.optimizers.fused import fused_updates
 
         held = [self._held[k] for k in used]
         fused = nullcontext() if apply else fused_updates(self._optimizer)
         with fused, self._agreed(used, held, alike):
-            (apply or self._optimizer.apply)(list(gradients), held)
+            if apply:
+                apply(list(gradients), held)
+            else:
+                self._optimizer.apply_gradients(zip(gradients, held, strict=True))
 
     @contextmanager
     def _agreed(

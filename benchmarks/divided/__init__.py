@@ -1,0 +1,1 @@
+"""Models larger than a rank: what each of the ways costs and saves."""
