@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from hpc_train.distributed.agreement import all_finite
+from hpc_train.distributed.agreement import all_finite, numbers_of, sum_of
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
@@ -88,9 +88,9 @@ class _Averaging:
         update, numbers = self._updates.get(id(optimizer), (None, {}))
         if update is None or not update.apart:
             return apply(gradients, variables)
-        given = [(numbers[id(v)], g) for v, g in zip(variables, gradients, strict=True) if g is not None]
-        used = [number for number, _ in given]
-        parts = update.own(used, [tf.convert_to_tensor(g) for _, g in given])
+        given = [(v, g) for v, g in zip(variables, gradients, strict=True) if g is not None]
+        used = [numbers[id(v)] for v, _ in given]
+        parts = update.own(used, [_dense(g, averaged_over(v)) for v, g in given])
         update.finite(parts, tf.zeros([]), everywhere=True)
         update.apply(used, parts, apply, self._dependence.averaged if self._dependence else None)
 
@@ -100,20 +100,25 @@ class _Averaging:
         return self._dependence is None or any(map(self._dependence.of, parts))
 
     def _average(self, gradients: list[Any], over: list[Averaged]) -> list[Any]:
-        own = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        own = [_dense(gradient, whom) for gradient, whom in zip(gradients, over, strict=True)]
         if not own:
             return []
-        computed = now_that(own)
+        computed = now_that([*map(numbers_of, own)])
         averaged, _ = self._allreduce.average(own, [], over)
         if self._allreduce.ranks > 1:
-            self.waited.assign_add(now_that(averaged) - computed)
+            self.waited.assign_add(now_that([*map(numbers_of, averaged)]) - computed)
         if not self._may_overflow:  # or LossScaleOptimizer leaves such steps out by itself
-            self.own.assign_add(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in own]))
-            self.averaged.assign_add(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in averaged]))
+            self.own.assign_add(tf.add_n(sum_of(own)))
+            self.averaged.assign_add(tf.add_n(sum_of(averaged)))
         if self._dependence is not None:
             averaged = [tf.identity(mean) for mean in averaged]
             self._dependence.averaged(averaged)
         return averaged
+
+
+def _dense(gradient: Any, over: Averaged) -> Any:
+    """A gradient as it is exchanged: rows become a whole one, but for those that are the mean over ranks already."""
+    return gradient if over == "alone" else tf.convert_to_tensor(gradient)
 
 
 def _numbers_of(variables: Sequence[Any], pieces: OptimizerPieces | None) -> dict[int, int]:

@@ -87,7 +87,8 @@ class Update:
         """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces.
 
         Args:
-            apply: Instead of the optimizer's `apply_gradients`. alike: is told of tensors that are the same on all ranks.
+            apply: Instead of the optimizer's `apply_gradients`.
+            alike: Is told of tensors that are the same on all ranks.
         """
         from hpc_train.optimizers.fused import fused_updates
 
