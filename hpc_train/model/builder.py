@@ -27,7 +27,7 @@ from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
 log = logging.getLogger(__name__)
 
 
-Trial = Callable[[keras.Model, tf.data.Dataset, str], None]
+Trial = Callable[["keras.Model", "tf.data.Dataset", str], None]
 """Makes the variables of a model and its metrics from a batch, or shows what does not fit; the text names the model."""
 
 

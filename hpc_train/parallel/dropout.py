@@ -25,7 +25,7 @@ class Dropout(keras.layers.Dropout):  # type: ignore[misc]
     activations that are whole on all of them. Of divided ones each rank has other numbers, and here other masks.
 
     Args:
-        rate, noise_shape, seed: As those of keras.layers.Dropout.
+        rate, noise_shape, seed: As those of keras.layers.Dropout. Others as in every Keras layer.
     """
 
     def __init__(self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
