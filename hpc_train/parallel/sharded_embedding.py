@@ -98,13 +98,13 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         given = tf.convert_to_tensor(inputs)
         ids = self._checked(tf.reshape(tf.cast(given, tf.int64), [-1]))
         table, found = self.embeddings.value, groups()
-        if found is not None:
+        if self._parts > 1 and placement() is not None:  # the model is tried out, of which only shapes matter
+            rows = own_rows(table, self._begin, ids)
+        elif found is not None:
             assert found.data.ranks == self._parts, "the ranks that train are those of the mesh that the model is for"
             rows = looked_up(table, self.rows, self._begin, ids, found.data)
         elif self._parts == 1:
             rows = tf.gather(table, ids)
-        elif placement() is not None:  # the model is tried out, of which only shapes matter
-            rows = own_rows(table, self._begin, ids)
         else:
             raise UserError(
                 f"{self.name} (ShardedEmbedding) is spread over {self._parts} ranks, and is called outside of a step: "
