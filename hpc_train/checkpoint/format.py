@@ -40,6 +40,7 @@ from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, writ
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
 from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.layout import BLOCK_BYTES
 from hpc_train.distributed.remote_parts import RemoteArray
 from hpc_train.distributed.share import Share
 
@@ -176,10 +177,13 @@ def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
 
 
 def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Reads of the checkpoint in `folder` parts of arrays, one at a time, and of each hardly more than the part.
+    """Reads of the checkpoint in `folder` parts of arrays, one after the other, and of each hardly more than the part.
 
     Args:
         wanted: By any name, with which each comes: a StoredArray's dataset, and which part of it; None: all.
+
+    Yields:
+        The name, and the part as it is held.
 
     Raises: As `read_snapshot`.
     """
@@ -190,15 +194,32 @@ def read_parts(folder: Path, wanted: Mapping[str, tuple[str, Share | None]]) -> 
             dtype = str(held.attributes(found, "dtype")["dtype"])
             if share is None:
                 yield name, _as_stored(found[()], dtype)
-                continue
-            if found.shape != share.shape:
+            elif found.shape != share.shape:
                 raise DamagedError(f"{found.name}: is not of the shape that it had")
-            first, last, width = share.first, share.first + share.size, math.prod(share.box[1:])
-            top, bottom = (first // width, -(-last // width)) if share.size else (0, 0)
-            rows = [slice(top, bottom), *(slice(0, end) for end in share.box[1:])]
-            rows[share.axis] = slice(rows[share.axis].start + share.start, rows[share.axis].stop + share.start)
-            flat = _as_stored(found[tuple(rows)], dtype).reshape(-1)[first - top * width : last - top * width]
-            yield name, flat.reshape(share.held)
+            else:
+                yield name, _as_stored(_part(found, share), dtype)
+
+
+def _part(dataset: h5py.Dataset, share: Share) -> np.ndarray:
+    """`share` of the dataset, read block by block."""
+    part: np.ndarray = np.empty(share.size, dataset.dtype)
+    width = math.prod(share.box[1:])
+    at_once = max(1, BLOCK_BYTES // max(1, width * part.itemsize)) * width
+    for begin in range(0, share.size, max(1, at_once)):
+        block = share.narrowed(begin, min(begin + at_once, share.size))
+        part[begin : begin + block.size] = _rows(dataset, block).reshape(-1)[block.first % width :][: block.size]
+    return part.reshape(share.held)
+
+
+def _rows(dataset: h5py.Dataset, share: Share) -> np.ndarray:
+    """The rows of the box of `share`, which is not empty, that hold its elements."""
+    width = math.prod(share.box[1:])
+    rows = slice(share.first // width, -(-(share.first + share.size) // width))
+    places = [rows, *(slice(0, count) for count in share.box[1:])]
+    along = places[share.axis]
+    places[share.axis] = slice(along.start + share.start, along.stop + share.start)
+    found: np.ndarray = dataset[tuple(places)]
+    return found
 
 
 def read_settings(folder: Path) -> dict[str, str] | None:

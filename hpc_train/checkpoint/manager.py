@@ -120,11 +120,15 @@ class CheckpointManager:
     def load_parts(
         self, step: int, wanted: Mapping[str, tuple[str, Share | None]], take: Callable[[str, np.ndarray], None]
     ) -> None:
-        """Calls `take` with each part that is `wanted` of the checkpoint of `step` (format.read_parts); as `load`."""
+        """Calls `take` with each part that is `wanted` of the checkpoint of `step`, see read_parts; raises as `load`.
+
+        With the same ones again after an error that may pass.
+        """
 
         def read() -> None:
             for name, part in read_parts(folder, wanted):
                 take(name, part)
+                del part  # before the next one is read
 
         with self.reading(step) as folder:
             retried(read)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_train.distributed.channel import CLOSE_SECS, REST_SECS, until_over
+from hpc_train.distributed.channel import REST_SECS, until_over
 from hpc_train.distributed.layout import BLOCK_BYTES, Layout, Piece, place_of
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.distributed.share import Share
@@ -81,7 +81,7 @@ class RemoteParts:
         Raises:
             UserError: This MPI does not let several threads call it at once. ValueError: parts are not the whole.
         """
-        world.each(lambda: world.check_threads("a state of which ranks hold parts") if world.comm else None)
+        world.each(lambda: world.check_threads("saving a model of which ranks hold parts") if world.comm else None)
         self._world, self._copy = world, copy
         self._held = [part.reshape(-1) for _, part in held]
         places = world.gather_arrays(np.array([place_of(share) for share, _ in held], np.int64).reshape(-1, 5))
@@ -111,8 +111,8 @@ class RemoteParts:
             self._changed.notify_all()
         if self._world.is_chief:
             self._tell(_CLOSED)
-        else:
-            self._thread.join(None if error is None or self._world.knows_of(error) else CLOSE_SECS)
+        elif error is None or self._world.knows_of(error):
+            self._thread.join()
         if error is None and self._comm is not None:
             self._comm.Free()
 

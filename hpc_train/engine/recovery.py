@@ -140,7 +140,7 @@ class Restorer:
         snapshot = ranks.each(lambda: self._load(step) if ranks.is_chief else None)
         left: dict[str, str] = {}
         if step is not None and self._state.divided:
-            left = ranks.broadcast(self._state.left(snapshot) if snapshot else {})
+            left = self._state.by_name(ranks.broadcast(self._state.left(snapshot) if snapshot else []))
             ranks.each(lambda: self._load_left(step, left))
         self._state.share(snapshot, self._part, left)
         states, layers = snapshot.rng if snapshot else None, self._state.layers
@@ -161,4 +161,4 @@ class Restorer:
     def _load_left(self, step: int, left: dict[str, str]) -> None:
         """What the chief has left in the checkpoint, since ranks hold parts of it: each reads its own."""
         wanted = {name: (dataset, self._state.divided.get(name)) for name, dataset in left.items()}
-        self._manager.load_parts(step, wanted, self._state.assign_held)
+        self._manager.load_parts(step, wanted, self._state.assign_part)

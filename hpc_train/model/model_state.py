@@ -221,13 +221,17 @@ class ModelState:
             share = share_of(variable)  # a copy: else TensorFlow may use the snapshot's own memory
             variable.assign((array if share is None else share.of(array)).copy())
 
-    def assign_held(self, name: str, array: np.ndarray) -> None:
-        """Gives one variable what this rank holds of it. Local."""
-        self._all[name].assign(array)
+    def assign_part(self, name: str, part: np.ndarray) -> None:
+        """Gives a variable what this rank holds of it. Local."""
+        self._all[name].assign(part)
 
-    def left(self, snapshot: Snapshot) -> dict[str, str]:
-        """The datasets of the arrays of `snapshot` that are still in the checkpoint, by the names of variables here."""
-        return {n: array.dataset for (n, _), array in self._paired(snapshot) if isinstance(array, StoredArray)}
+    def left(self, snapshot: Snapshot) -> list[str | None]:
+        """For each variable in turn the dataset where its array of `snapshot` still is, None where it has been read."""
+        return [array.dataset if isinstance(array, StoredArray) else None for _, array in self._paired(snapshot)]
+
+    def by_name(self, left: Sequence[str | None]) -> dict[str, str]:
+        """What `left` gave on another rank, whose variables may have other numbers, by the names of this one's."""
+        return {name: dataset for name, dataset in zip(self._all, left, strict=True) if dataset is not None}
 
     def _paired(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, Any], Any]]:
         arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]

@@ -216,7 +216,8 @@ def _build_model(
     world.each(state.check_ranks)
     warm: list[WarmStartResult] = []
     if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
-        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
+        reads = world.is_chief or bool(state.divided)
+        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if reads else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
     for pieces in updates.pieces if restored is None and plan.restored_step is None else ():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.warm_start import WarmStartSettings
+from hpc_train.distributed.share import share_of
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.lazy import keras, tf
@@ -37,7 +38,9 @@ class WarmStartResult:
 
 
 def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult:
-    """Gives variables of `model`, which is built, the values that `settings` name. Local: for the chief.
+    """Gives variables of `model`, which is built, the values that `settings` name. Local.
+
+    For the chief, and for all ranks where they hold parts of variables: each reads all, and keeps its own.
 
     Only for a job without a checkpoint. The optimizer keeps its initial state, and steps count from 0.
 
@@ -47,7 +50,8 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     """
     check_path(settings.ckpt_to_initialize_from, job_dir)
     source = read_source(settings.ckpt_to_initialize_from)
-    here = {name: VariableType(tuple(v.shape), str(v.dtype)) for name, v in by_path(model.variables).items()}
+    variables = by_path(model.variables)
+    here = {name: VariableType(tuple((share_of(v) or v).shape), str(v.dtype)) for name, v in variables.items()}
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
     _check_map(source, settings)
     numbered = {_snake_case(type(layer).__name__) for layer in model._flatten_layers()}
@@ -105,7 +109,8 @@ def apply(made: Plan, source: Source, model: keras.Model) -> None:
                 f"warm start: {other} of {source.path} holds NaN, or numbers too large for {variables[name].dtype}"
             )
     for name, value in values.items():
-        variables[name].assign(value)
+        share = share_of(variables[name])
+        variables[name].assign(value if share is None else share.of(value))
 
 
 def _spoilt(given: np.ndarray, cast: np.ndarray) -> bool:
