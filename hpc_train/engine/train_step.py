@@ -115,6 +115,9 @@ def make_train_step(
             report = tf.concat([report[:1] / tf.cast(weight, tf.float32), report[1:]], axis=0)
         there = now_that([*map(numbers_of, averaged), *changes, report]) if allreduce.ranks > 1 else computed
 
+        # Else the branch keeps all gradients in memory until the update is over, which would cost what sharding saves.
+        own_finite = update.finite(own, loss, everywhere=False) if pieces is not None else None
+
         def apply() -> tf.Tensor:
             update.apply(used, averaged)
             for k, b, change in zip(changed, values, changes, strict=False):
@@ -125,7 +128,7 @@ def make_train_step(
             if undo:
                 for k, b in zip(changed, values, strict=True):
                     carried[k].assign(b)
-            good = update.finite(own, loss, everywhere=False)
+            good = update.finite(own, loss, everywhere=False) if own_finite is None else own_finite
             return tf.reshape(tf.cast(tf.logical_not(good), tf.float32), [1])
 
         with tf.control_dependencies([there]):  # or the clock might be read when the update is over
