@@ -11,9 +11,7 @@ from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.share import share_of
 from hpc_train.distributed.tensor_parallel import reduced
 from hpc_train.parallel.divided import Divided
-
-SHOWN = 8
-"""Ids that an error names."""
+from hpc_train.parallel.ids import in_table
 
 
 @checked_arguments
@@ -65,9 +63,7 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
     def call(self, inputs: Any) -> Any:
         """The rows of all ids, whole on all ranks."""
         ids = keras.ops.cast(inputs, "int32") if inputs.dtype not in ("int32", "int64") else inputs
-        known = tf.logical_and(ids >= 0, ids < self.input_dim)
-        with tf.control_dependencies([tf.cond(tf.reduce_all(known), tf.no_op, lambda: self._refuse(ids, known))]):
-            ids = tf.identity(ids)
+        ids = in_table(ids, self.input_dim, f"{self.name} (Embedding)")
         if self.mesh is None:
             return super().call(ids)
         share = share_of(self._embeddings)
@@ -76,13 +72,3 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
         rows = tf.gather(self.embeddings, tf.where(own, ids - share.start, tf.zeros_like(ids)))
         rows = keras.ops.cast(rows, self.compute_dtype)
         return reduced(tf.where(own[..., tf.newaxis], rows, tf.zeros_like(rows)))
-
-    def _refuse(self, ids: Any, known: Any) -> Any:
-        unknown = tf.boolean_mask(ids, tf.logical_not(known))
-        rows = f"the rows 0 to {self.input_dim - 1}"
-        said = tf.strings.format(
-            f"{self.name} (Embedding): {{}} of {{}} ids are outside its table, which has {rows}: {{}}",
-            (tf.size(unknown), tf.size(ids), unknown[:SHOWN]),
-            summarize=SHOWN,
-        )
-        return tf.debugging.Assert(tf.reduce_all(known), [said])

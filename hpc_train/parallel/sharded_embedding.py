@@ -16,10 +16,9 @@ from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
 from hpc_train.parallel.divided import shortened
+from hpc_train.parallel.ids import in_table
 from hpc_train.parallel.row_exchange import looked_up, own_rows
 
-SHOWN = 8
-"""Ids that an error names."""
 _RETIRED = {
     "input_dim": "is called rows",
     "output_dim": "is called width",
@@ -96,7 +95,7 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """The rows of `inputs`. Collective in a training step of several ranks."""
         self._check_kind(inputs)
         given = tf.convert_to_tensor(inputs)
-        ids = self._checked(tf.reshape(tf.cast(given, tf.int64), [-1]))
+        ids = in_table(tf.reshape(tf.cast(given, tf.int64), [-1]), self.rows, f"{self.name} (ShardedEmbedding)")
         table, found = self.embeddings.value, groups()
         if self._parts > 1 and placement() is not None:  # the model is tried out, of which only shapes matter
             rows = own_rows(table, self._begin, ids)
@@ -142,24 +141,3 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 f"{self.name} (ShardedEmbedding) got ids of {kind.name}; give it whole numbers, such as those of "
                 "keras.Input(shape, dtype='int32')"
             )
-
-    def _checked(self, ids: Any) -> Any:
-        """`ids`, of which each is in the table, or an error that names those which are not."""
-        outside = tf.logical_or(ids < 0, ids >= self.rows)
-        if tf.executing_eagerly():
-            if tf.reduce_any(outside):
-                raise UserError(self._refusal(ids, outside).numpy().decode())
-            return ids
-        inside = tf.logical_not(tf.reduce_any(outside))
-        refused = tf.cond(inside, tf.no_op, lambda: tf.debugging.Assert(inside, [self._refusal(ids, outside)]))
-        with tf.control_dependencies([refused]):
-            return tf.identity(ids)
-
-    def _refusal(self, ids: Any, outside: Any) -> Any:
-        wrong = tf.boolean_mask(ids, outside)
-        return tf.strings.format(
-            f"{self.name} (ShardedEmbedding): {{}} of {{}} ids are outside its table, which has the rows 0 to "
-            f"{self.rows - 1}: {{}}",
-            (tf.size(wrong), tf.size(ids), wrong[:SHOWN]),
-            summarize=SHOWN,
-        )

@@ -147,8 +147,8 @@ def test_a_divided_model_is_not_called_by_itself():
 
 def test_ids_outside_a_table_are_counted_and_named():
     layer = p.Embedding(5, 2, name="words")
-    for call in (layer, tf.function(layer)):
-        with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+    for call, kind in ((layer, UserError), (tf.function(layer), tf.errors.InvalidArgumentError)):
+        with pytest.raises(kind) as refused:
             call(tf.constant([[0, 5], [-1, 4]]))
         assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(
             refused.value
