@@ -1,6 +1,6 @@
 """Trains a table in parts and a whole one with its dense allreduce, in turns; the chief writes the seconds. A program.
 
-python -m sharding.embedding_program OPTIMIZER ROWS IDS STEPS PASSES OUT
+python -m divided.embedding_program OPTIMIZER ROWS IDS STEPS PASSES OUT
 """
 
 from __future__ import annotations
