@@ -213,17 +213,22 @@ class OptimizerPieces:
         for number, piece in self.own({n: self.variables[n].value for n in self.cut}).items():
             self.held[number].assign(piece)
         yield
+        done: list[Any] = []
         for bucket in self.buckets:
             among: Collectives = groups.every if bucket.over == "world" else groups.data
             part = self._part(bucket, [tf.convert_to_tensor(self.held[n].value) for n in bucket.numbers])
-            flat = tf.reshape(among.allgather(tf.reshape(part, [1, -1]), bucket.ranks), [-1])
+            with tf.control_dependencies(done):  # whose memory is free then: not all variables are there twice
+                flat = tf.reshape(among.allgather(tf.reshape(part, [1, -1]), bucket.ranks), [-1])
+            done = []
             for place, (number, (_, start, stop)) in enumerate(zip(bucket.numbers, bucket.places, strict=True)):
                 variable, begin = self.variables[number], bucket.begin_of(place)
                 whole = tf.reshape(flat[begin : begin + math.prod(variable.shape)], variable.shape)
                 if alike:
                     alike([whole])
-                variable.assign(whole)
-                self.held[number].assign(self._piece_of(number, start, stop, whole))  # shares its memory
+                piece = self._piece_of(number, start, stop, whole)  # shares its memory
+                given = (variable.value, whole), (self.held[number].value, piece)
+                done += [held.assign(value, read_value=False) for held, value in given]
+            done = [] if tf.executing_eagerly() else done
 
     def collect(self, world: World) -> None:
         """The variables become what all ranks' pieces are. Collective over `world`, the ranks that train; eagerly."""
