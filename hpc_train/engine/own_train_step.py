@@ -10,7 +10,7 @@ from hpc_train.distributed.agreement import all_finite, numbers_of, sum_of
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
-from hpc_train.distributed.share import Averaged, averaged_over
+from hpc_train.distributed.share import averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
@@ -45,6 +45,10 @@ class _Averaging:
             id(optimizer): (Update(optimizer, variables, allreduce, own), _numbers_of(variables, own))
             for (optimizer, variables), own in zip(state.updates.optimizers, pieces, strict=True)
         }
+        self._updating = dict[int, list[tuple[Update, int]]]()
+        for update, numbers in self._updates.values():
+            for key, number in numbers.items():
+                self._updating.setdefault(key, []).append((update, number))
         self.apart = any(averaged_over(variable) != "world" for variable in state.variables)
         self.own, self.averaged = (tf.Variable(0.0, trainable=False) for _ in range(2))
         self.waited = tf.Variable(0.0, trainable=False, dtype=tf.float64)
@@ -74,23 +78,23 @@ class _Averaging:
         """Gradients as a tape has computed them; those of the model's variables averaged."""
         flat, found = tf.nest.flatten(sources), tf.nest.flatten(gradients)
         places = [k for k, source in enumerate(flat) if id(source) in self._variables and found[k] is not None]
-        over = [averaged_over(self._variables[id(flat[k])]) for k in places]
-        for place, mean in zip(places, self._average([found[k] for k in places], over), strict=True):
+        variables = [self._variables[id(flat[k])] for k in places]
+        for place, mean in zip(places, self._average([found[k] for k in places], variables), strict=True):
             found[place] = mean
         return tf.nest.pack_sequence_as(gradients, found) if places else gradients
 
     def _applied(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
         """Gradients that train_step has got in another way are averaged before they are applied."""
         own = [k for k, g in enumerate(gradients) if g is not None and self._depends(g)]
-        over = [averaged_over(variables[k]) for k in own]
-        for place, mean in zip(own, self._average([gradients[k] for k in own], over), strict=True):
+        means = self._average([gradients[k] for k in own], [variables[k] for k in own])
+        for place, mean in zip(own, means, strict=True):
             gradients[place] = mean
         update, numbers = self._updates.get(id(optimizer), (None, {}))
         if update is None or not update.apart:
             return apply(gradients, variables)
         given = [(v, g) for v, g in zip(variables, gradients, strict=True) if g is not None]
         used = [numbers[id(v)] for v, _ in given]
-        parts = update.own(used, [_dense(g, averaged_over(v)) for v, g in given])
+        parts = update.own(used, [g for _, g in given])
         update.finite(parts, tf.zeros([]), everywhere=True)
         update.apply(used, parts, apply, self._dependence.averaged if self._dependence else None)
 
@@ -99,10 +103,11 @@ class _Averaging:
         parts = [gradient.values, gradient.indices] if is_rows else [tf.convert_to_tensor(gradient)]
         return self._dependence is None or any(map(self._dependence.of, parts))
 
-    def _average(self, gradients: list[Any], over: list[Averaged]) -> list[Any]:
-        own = [_dense(gradient, whom) for gradient, whom in zip(gradients, over, strict=True)]
+    def _average(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        own = [self._given(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
         if not own:
             return []
+        over = [averaged_over(variable) for variable in variables]
         computed = now_that([*map(numbers_of, own)])
         averaged, _ = self._allreduce.average(own, [], over)
         if self._allreduce.ranks > 1:
@@ -115,10 +120,12 @@ class _Averaging:
             self._dependence.averaged(averaged)
         return averaged
 
-
-def _dense(gradient: Any, over: Averaged) -> Any:
-    """A gradient as it is exchanged: rows become a whole one, but for those that are the mean over ranks already."""
-    return gradient if over == "alone" else tf.convert_to_tensor(gradient)
+    def _given(self, gradient: Any, variable: Any) -> Any:
+        """A gradient as all optimizers that update `variable` take it; see Update.given."""
+        updating = self._updating.get(id(variable))
+        for update, number in updating or ():
+            gradient = update.given(number, gradient)
+        return gradient if updating else tf.convert_to_tensor(gradient)
 
 
 def _numbers_of(variables: Sequence[Any], pieces: OptimizerPieces | None) -> dict[int, int]:

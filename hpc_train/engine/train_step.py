@@ -10,8 +10,6 @@ from hpc_train.distributed.agreement import numbers_of, with_numbers
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
-from hpc_train.distributed.optimizer_variables import leaves_rows
-from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import averaged_over
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
@@ -49,18 +47,14 @@ def make_train_step(
         undo: Give `carried` their old values back where the update is not made.
         accumulate_steps, plan: Pieces in which a batch is computed, and what the loss is made of; see
             loss_and_gradients.
-        rows_apart: Leave the gradients of embeddings as rows, which some optimizers of Keras treat otherwise than the
-            whole gradient. For one rank, and for tables in parts, of which each row has one rank.
+        rows_apart: Leave the gradients of embeddings as rows, see Update.
         pieces: On which the model's optimizer is built, where it is sharded.
     """
     optimizer = model.optimizer
     assert optimizer is not None, "build_model lets no model without an optimizer through"
     averages_carried = allreduce.ranks > 1
     variables = model.trainable_variables
-    update = Update(optimizer, variables, allreduce, pieces)
-    in_parts = [averaged_over(variable) == "alone" for variable in variables]
-    takes_parts = any(in_parts) and (rows_apart or leaves_rows(optimizer))
-    as_rows = [takes_parts if in_part else rows_apart and allreduce.ranks == 1 for in_part in in_parts]
+    update = Update(optimizer, variables, allreduce, pieces, rows_apart)
     noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -70,10 +64,13 @@ def make_train_step(
             backward = loss_and_gradients(model, batch, accumulate_steps, plan, allreduce.mean)
         changed = tuple(k for k in range(len(values)) if backward.may_assign(carried[k]))
         used = tuple(k for k, gradient in enumerate(backward.gradients) if gradient is not None)
-        # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
-        gradients = [backward.gradients[k] for k in used]
-        sparse = [k for k in used if isinstance(backward.gradients[k], tf.IndexedSlices)]
-        in_rows = [variables[k].path for k in sparse if not as_rows[k]]
+        own = [update.given(k, backward.gradients[k]) for k in used]
+        sparse = [isinstance(backward.gradients[k], tf.IndexedSlices) for k in used]
+        in_rows = [
+            variables[k].path
+            for k, gradient, rows in zip(used, own, sparse, strict=True)
+            if rows and not isinstance(gradient, tf.IndexedSlices)
+        ]
         if rows_apart and in_rows:
             raise UserError(
                 f"run.sparse_gradients: keras is for one rank, and for ht.parallel.ShardedEmbedding; {allreduce.ranks} "
@@ -85,10 +82,6 @@ def make_train_step(
                 f"gradients of {listed(in_rows)} reach the optimizer whole (run.sparse_gradients: dense), so that any "
                 "number of ranks trains alike; Keras alone would update the rows of each batch"
             )
-        own = [
-            (each_once(g) if in_parts[k] and k in sparse else g) if as_rows[k] else tf.convert_to_tensor(g)
-            for k, g in zip(used, gradients, strict=True)
-        ]
         weights = [] if backward.weight is None else [tf.reshape(backward.weight, [1])]
         return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags, begun)
 

@@ -9,6 +9,8 @@ from typing import Any
 from hpc_train.distributed.agreement import agreeing, all_finite, sum_of
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
+from hpc_train.distributed.optimizer_variables import leaves_rows
+from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import averaged_over
 from hpc_train.lazy import keras, tf
 
@@ -18,6 +20,8 @@ class Update:
 
     Args:
         variables: The model's that it updates. pieces: this rank's, where the optimizer is sharded.
+        rows_apart: Leave the gradients of embeddings as rows, which some optimizers of Keras treat otherwise than the
+            whole gradient. For one rank, and for tables in parts, of which each row has one rank.
 
     Attributes:
         apart: Whether ranks see other parts of the gradients.
@@ -29,14 +33,28 @@ class Update:
         variables: Sequence[Any],
         allreduce: GradientAllreduce,
         pieces: OptimizerPieces | None = None,
+        rows_apart: bool = False,
     ) -> None:
         self._optimizer, self._allreduce, self._pieces = optimizer, allreduce, pieces
         self._held = pieces.held if pieces else list(variables)
         self._over = [averaged_over(variable) for variable in variables]
         self._cut = pieces.cut if pieces else set()
         self.apart = allreduce.ranks > 1 and (bool(self._cut) or set(self._over) != {"world"})
+        in_parts = "alone" in self._over and (rows_apart or leaves_rows(optimizer))
+        whole = rows_apart and allreduce.ranks == 1
+        self._as_rows = [in_parts if over == "alone" else whole for over in self._over]
         # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
         self._may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def given(self, number: int, gradient: Any) -> Any:
+        """The gradient of a variable as ranks exchange it, and the optimizer and norms get it.
+
+        Whole, on any number of ranks: Adam and clipping treat rows that occur twice otherwise. Or, of a table in parts
+        and for an optimizer that is to have them, rows, each once.
+        """
+        if not (self._as_rows[number] and isinstance(gradient, tf.IndexedSlices)):
+            return tf.convert_to_tensor(gradient)
+        return each_once(gradient) if self._over[number] == "alone" else gradient
 
     def exchanged(
         self, used: Sequence[int], own: Sequence[Any], exact: Sequence[Any], over: Sequence[str]

@@ -12,9 +12,14 @@ from hpc_train.distributed.collectives import Collectives, OneRank
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_variables import leaves_rows
 from hpc_train.distributed.placement import placed
+from hpc_train.distributed.world import World
+from hpc_train.engine.own_train_step import make_own_train_step
 from hpc_train.engine.step_report import Flags
 from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
+from hpc_train.model.loss_terms import LossPlan
+from hpc_train.model.model_state import ModelState
+from hpc_train.model.own_steps import updates_of
 from hpc_train.parallel import ShardedEmbedding
 
 
@@ -25,11 +30,32 @@ class FirstOfTwo(OneRank):
         Collectives.__init__(self, 2, 0, "two")
 
 
-def model_of(layer, optimizer):
+class OwnStep(keras.Model):
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def model_of(layer, optimizer, kind=keras.Model):
+    """Looks ids up twice."""
     ids = keras.Input((3,), dtype="int32")
-    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer(ids))))
+    rows = keras.layers.Concatenate()([layer(ids), layer((ids + 2) % 4)])
+    model = kind(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
     model.compile(optimizer, "mse")
     return model
+
+
+def step_of(model):
+    allreduce = GradientAllreduce(FirstOfTwo())
+    if not isinstance(model, OwnStep):
+        return make_train_step(model, allreduce, [], False)
+    dataset = tf.data.Dataset.from_tensors((tf.zeros([1, 3], tf.int32), tf.zeros([1, 1])))
+    with placed(Mesh(2, 1, 0)):
+        state = ModelState(model, World.alone(), updates_of(model, dataset, "model"))
+    return make_own_train_step(model, state, allreduce, False, LossPlan(2))
 
 
 def test_ranks_cannot_update_the_rows_of_a_table_that_each_has():
@@ -60,6 +86,25 @@ def test_a_table_in_parts_gives_rows_to_optimizers_that_take_them(optimizer, row
     assert isinstance(seen[0], tf.IndexedSlices) == as_rows
     moved = np.any(model.trainable_variables[0].numpy() != before, axis=1)
     assert moved.tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("kind", [keras.Model, OwnStep])
+def test_a_row_that_is_looked_up_twice_has_one_gradient(optimizer, kind):
+    with placed(Mesh(2, 1, 0)):
+        model = model_of(ShardedEmbedding(8, 2), optimizer, kind)
+    expected = model_of(keras.layers.Embedding(4, 2), optimizer)
+    expected.set_weights(model.get_weights())
+    ids, targets = tf.constant([[0, 1, 1], [3, 1, 0]]), tf.ones([2, 1])
+    step = step_of(model)
+    for _ in range(3):
+        step((ids, targets), Flags())()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(expected(ids) - targets))
+        table, *others = map(tf.convert_to_tensor, tape.gradient(loss, expected.trainable_variables))
+        expected.optimizer.apply([table / 2, *others], expected.trainable_variables)  # the other rank's are 0
+    for found, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(
