@@ -36,6 +36,7 @@ def agreeing(
     copies: Sequence[int],
     every: Collectives,
     finite: tf.Tensor,
+    alike: Callable[[list[Any]], None] | None = None,
 ) -> Iterator[None]:
     """While it is open, `optimizer` clips by the norms of all ranks' gradients, and scales its loss alike on all.
 
@@ -45,13 +46,16 @@ def agreeing(
         variables: Those that it is built on whose gradients it is given, in their order.
         copies: Of each, how many ranks hold the same elements.
         finite: Whether the gradients of all ranks are.
+        alike: Is told of tensors that are the same on all ranks.
     """
+    alike = alike or (lambda tensors: None)
+    alike([finite])
     with ExitStack() as stack:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             stack.enter_context(_replaced(optimizer, "check_finite", lambda _: finite))
         for part, places in of_parts(optimizer, variables):
             if part.clipnorm or part.global_clipnorm:
-                clip = partial(_clipped, part, [copies[place] for place in places], every)
+                clip = partial(_clipped, part, [copies[place] for place in places], every, alike)
                 stack.enter_context(_replaced(part, "_clip_gradients", clip))
         yield
 
@@ -65,9 +69,16 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         delattr(owner, name)
 
 
-def _clipped(optimizer: Any, copies: Sequence[int], every: Collectives, gradients: Sequence[Any]) -> list[Any]:
+def _clipped(
+    optimizer: Any,
+    copies: Sequence[int],
+    every: Collectives,
+    alike: Callable[[list[Any]], None],
+    gradients: Sequence[Any],
+) -> list[Any]:
     own = [_square(gradient) / count for gradient, count in zip(gradients, copies, strict=True)]
     (squares,) = every.allreduce([tf.stack(own)], gradient=False)
+    alike([squares])
     if optimizer.clipnorm:
         most = tf.constant(optimizer.clipnorm, tf.float64)
         scales = tf.unstack(most / tf.maximum(tf.sqrt(squares), most))

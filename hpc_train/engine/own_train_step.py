@@ -15,11 +15,13 @@ from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.engine.update import Update
+from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import may_assign
 from hpc_train.model.loss_terms import LossPlan, LossTerms
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.own_steps import applied_by, logs_of, own_train_step
+from hpc_train.text import listed
 
 
 class _Averaging:
@@ -34,8 +36,8 @@ class _Averaging:
             may compute gradients inside functions and branches of its own.
     """
 
-    def __init__(self, allreduce: GradientAllreduce, state: ModelState) -> None:
-        self._allreduce = allreduce
+    def __init__(self, allreduce: GradientAllreduce, state: ModelState, whose: str) -> None:
+        self._allreduce, self._whose = allreduce, whose
         self._variables = {key: v for v in state.variables for key in (id(v), id(v.value))}
         self._may_overflow = any(
             isinstance(optimizer, keras.optimizers.LossScaleOptimizer) for optimizer, _ in state.updates.optimizers
@@ -85,7 +87,7 @@ class _Averaging:
 
     def _applied(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
         """Gradients that train_step has got in another way are averaged before they are applied."""
-        own = [k for k, g in enumerate(gradients) if g is not None and self._depends(g)]
+        own = [k for k, g in enumerate(gradients) if g is not None and self._depends(g, variables[k])]
         means = self._average([gradients[k] for k in own], [variables[k] for k in own])
         for place, mean in zip(own, means, strict=True):
             gradients[place] = mean
@@ -95,13 +97,23 @@ class _Averaging:
         given = [(v, g) for v, g in zip(variables, gradients, strict=True) if g is not None]
         used = [numbers[id(v)] for v, _ in given]
         parts = update.own(used, [g for _, g in given])
-        update.finite(parts, tf.zeros([]), everywhere=True)
-        update.apply(used, parts, apply, self._dependence.averaged if self._dependence else None)
+        alike = self._dependence.averaged if self._dependence else None
+        update.apply(used, parts, update.all_finite(parts), apply, alike)
 
-    def _depends(self, gradient: Any) -> bool:
-        is_rows = isinstance(gradient, tf.IndexedSlices)
-        parts = [gradient.values, gradient.indices] if is_rows else [tf.convert_to_tensor(gradient)]
-        return self._dependence is None or any(map(self._dependence.of, parts))
+    def _depends(self, gradient: Any, variable: Any) -> bool:
+        """Whether a gradient that train_step applies is still this rank's; UserError: of parts of other variables."""
+        if self._dependence is None:
+            return True
+        tensors = _tensors(gradient)
+        others = set().union(*map(self._dependence.parts, tensors)) - {variable.path}
+        if others:
+            raise UserError(
+                f"{self._whose}: what it applies to {variable.path} is computed from gradients of "
+                f"{listed(sorted(others))} (ht.parallel.ShardedEmbedding), of which this rank has its own rows alone, "
+                "as by tf.clip_by_global_norm; give the optimizer clipnorm or global_clipnorm instead, which count the "
+                "rows of all ranks"
+            )
+        return any(map(self._dependence.of, tensors))
 
     def _average(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         own = [self._given(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
@@ -117,7 +129,11 @@ class _Averaging:
             self.averaged.assign_add(tf.add_n(sum_of(averaged)))
         if self._dependence is not None:
             averaged = [tf.identity(mean) for mean in averaged]
-            self._dependence.averaged(averaged)
+            for mean, variable, whom in zip(averaged, variables, over, strict=True):
+                if whom == "alone":
+                    self._dependence.part(variable.path, _tensors(mean))
+                else:
+                    self._dependence.averaged([mean])
         return averaged
 
     def _given(self, gradient: Any, variable: Any) -> Any:
@@ -126,6 +142,11 @@ class _Averaging:
         for update, number in updating or ():
             gradient = update.given(number, gradient)
         return gradient if updating else tf.convert_to_tensor(gradient)
+
+
+def _tensors(gradient: Any) -> list[tf.Tensor]:
+    is_rows = isinstance(gradient, tf.IndexedSlices)
+    return [gradient.values, gradient.indices] if is_rows else [tf.convert_to_tensor(gradient)]
 
 
 def _numbers_of(variables: Sequence[Any], pieces: OptimizerPieces | None) -> dict[int, int]:
@@ -149,8 +170,8 @@ def make_own_train_step(
         plan: How ranks share a batch.
     """
     ranks, train_step = allreduce.ranks, own_train_step(model)
-    averaging, names = _Averaging(allreduce, state), list[str]()
     whose = f"train_step of {type(model).__name__}"
+    averaging, names = _Averaging(allreduce, state, whose), list[str]()
     variables, shared = state.everything(), state.shared()
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

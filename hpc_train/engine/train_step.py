@@ -109,10 +109,10 @@ def make_train_step(
         there = now_that([*map(numbers_of, averaged), *changes, report]) if allreduce.ranks > 1 else computed
 
         # Else the branch keeps all gradients in memory until the update is over, which would cost what sharding saves.
-        own_finite = update.finite(own, loss, everywhere=False) if pieces is not None else None
+        own_finite = update.finite(own, loss) if pieces is not None else None
 
         def apply() -> tf.Tensor:
-            update.apply(used, averaged)
+            update.apply(used, averaged, on_all)
             for k, b, change in zip(changed, values, changes, strict=False):
                 carried[k].assign(b + change)
             return tf.zeros([1])
@@ -121,11 +121,12 @@ def make_train_step(
             if undo:
                 for k, b in zip(changed, values, strict=True):
                     carried[k].assign(b)
-            good = update.finite(own, loss, everywhere=False) if own_finite is None else own_finite
+            good = update.finite(own, loss) if own_finite is None else own_finite
             return tf.reshape(tf.cast(tf.logical_not(good), tf.float32), [1])
 
         with tf.control_dependencies([there]):  # or the clock might be read when the update is over
-            applied = tf.logical_and(update.finite(averaged, report[0], everywhere=True), report[-1] <= 0)
+            on_all = update.all_finite(averaged)
+            applied = tf.logical_and(update.finite(averaged, report[0], on_all), report[-1] <= 0)
             to_blame = tf.cond(applied, apply, leave)
         times = tf.stack([begun, computed, there, now_that([to_blame])])
         return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), times

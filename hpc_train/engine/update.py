@@ -75,18 +75,22 @@ class Update:
         found.update(zip((k for k, _ in kept), means, strict=True))
         return [found[k] for k in used], exact
 
-    def finite(self, gradients: Sequence[Any], loss: tf.Tensor, everywhere: bool) -> tf.Tensor:
+    def all_finite(self, gradients: Sequence[Any]) -> tf.Tensor | None:
+        """Whether the gradients that ranks see are finite on all of them; None where all see the same. Collective."""
+        return all_finite(self._allreduce.collectives, gradients) if self.apart else None
+
+    def finite(self, gradients: Sequence[Any], loss: tf.Tensor, on_all: tf.Tensor | None = None) -> tf.Tensor:
         """Whether loss and gradients are finite, as far as the optimizer does not look itself.
 
         Args:
-            everywhere: On all ranks; else on this one.
+            on_all: What `all_finite` has said of the gradients; None: this rank sees them all.
         """
-        if everywhere and self.apart:
-            self._all_finite = all_finite(self._allreduce.collectives, gradients)
-            of_loss = tf.math.is_finite(tf.cast(loss, tf.float32))
-            return of_loss if self._may_overflow else tf.logical_and(of_loss, self._all_finite)
-        sums = [] if self._may_overflow else sum_of(gradients)
-        return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+        loss = tf.cast(loss, tf.float32)
+        if self._may_overflow:
+            return tf.math.is_finite(loss)
+        if on_all is not None:
+            return tf.logical_and(tf.math.is_finite(loss), on_all)
+        return tf.math.is_finite(tf.add_n([loss, *sum_of(gradients)]))
 
     def own(self, used: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
         """Of gradients that ranks have averaged already, what is to be applied."""
@@ -99,12 +103,14 @@ class Update:
         self,
         used: Sequence[int],
         gradients: Sequence[Any],
+        on_all: tf.Tensor | None,
         apply: Callable[[list[Any], list[Any]], Any] | None = None,
         alike: Callable[[list[Any]], None] | None = None,
     ) -> None:
         """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces.
 
         Args:
+            on_all: What `all_finite` has said of the gradients.
             apply: Instead of the optimizer's `apply_gradients`.
             alike: Is told of tensors that are the same on all ranks.
         """
@@ -112,7 +118,7 @@ class Update:
 
         held = [self._held[k] for k in used]
         fused = nullcontext() if apply else fused_updates(self._optimizer)
-        with fused, self._agreed(used, held, alike):
+        with fused, self._agreed(used, held, on_all, alike):
             if apply:
                 apply(list(gradients), held)
             else:
@@ -120,14 +126,18 @@ class Update:
 
     @contextmanager
     def _agreed(
-        self, used: Sequence[int], held: Sequence[Any], alike: Callable[[list[Any]], None] | None
+        self,
+        used: Sequence[int],
+        held: Sequence[Any],
+        on_all: tf.Tensor | None,
+        alike: Callable[[list[Any]], None] | None,
     ) -> Iterator[None]:
-        if not self.apart:
+        if on_all is None:
             yield
             return
         groups = self._allreduce.groups
         ranks = {"world": groups.every.ranks, "data": groups.data.ranks, "alone": groups.model.ranks}
         copies = [1 if k in self._cut else ranks[self._over[k]] for k in used]
         updating = self._pieces.updating(groups, alike) if self._pieces else nullcontext()
-        with agreeing(self._optimizer, held, copies, groups.every, self._all_finite), updating:
+        with agreeing(self._optimizer, held, copies, groups.every, on_all, alike), updating:
             yield

@@ -28,6 +28,11 @@ class FirstOfTwo(OneRank):
 
     def __init__(self) -> None:
         Collectives.__init__(self, 2, 0, "two")
+        self.reduced = []
+
+    def _allreduce(self, name, tensors, op):
+        self.reduced += [tensor.shape for tensor in tensors]
+        return list(tensors)
 
 
 class OwnStep(keras.Model):
@@ -35,8 +40,17 @@ class OwnStep(keras.Model):
         x, y = batch
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        gradients = self.changed(tape.gradient(loss, self.trainable_variables))
+        self.optimizer.apply(gradients, self.trainable_variables)
         return {"loss": loss}
+
+    def changed(self, gradients):
+        return gradients
+
+
+class Clipping(OwnStep):
+    def changed(self, gradients):
+        return tf.clip_by_global_norm(gradients, 0.1)[0]
 
 
 def model_of(layer, optimizer, kind=keras.Model):
@@ -48,8 +62,8 @@ def model_of(layer, optimizer, kind=keras.Model):
     return model
 
 
-def step_of(model):
-    allreduce = GradientAllreduce(FirstOfTwo())
+def step_of(model, ranks=None):
+    allreduce = GradientAllreduce(ranks or FirstOfTwo())
     if not isinstance(model, OwnStep):
         return make_train_step(model, allreduce, [], False)
     dataset = tf.data.Dataset.from_tensors((tf.zeros([1, 3], tf.int32), tf.zeros([1, 1])))
@@ -105,6 +119,25 @@ def test_a_row_that_is_looked_up_twice_has_one_gradient(optimizer, kind):
         expected.optimizer.apply([table / 2, *others], expected.trainable_variables)  # the other rank's are 0
     for found, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_norm_of_this_ranks_rows_of_a_table_is_refused_by_name():
+    with placed(Mesh(2, 1, 0)):
+        model = model_of(ShardedEmbedding(8, 2, name="words"), "sgd", Clipping)
+    said = r"train_step of Clipping: .*/kernel is computed from gradients of words/embeddings .* global_clipnorm"
+    with pytest.raises(UserError, match=said):
+        step_of(model)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())
+    whole = model_of(keras.layers.Embedding(8, 2), "sgd", Clipping)
+    assert step_of(whole)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
+
+
+def test_what_a_norm_of_all_ranks_has_clipped_is_not_exchanged_again():
+    with placed(Mesh(2, 1, 0)):
+        model = model_of(ShardedEmbedding(8, 2), keras.optimizers.SGD(0.1, global_clipnorm=0.1), OwnStep)
+    ranks = FirstOfTwo()
+    assert step_of(model, ranks)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
+    kernel = model.trainable_variables[1].shape
+    assert ranks.reduced.count(kernel) == 1
 
 
 @pytest.mark.parametrize(
