@@ -33,7 +33,7 @@ def main(optimizer: str, rows: int, ids: int, steps: int, passes: int, out: Path
     from hpc_train.distributed.exchange import exchanging
     from hpc_train.distributed.groups import Groups
     from hpc_train.distributed.mesh import Mesh
-    from hpc_train.distributed.optimizer_variables import leaves_rows
+    from hpc_train.distributed.optimizer_trials import leaves_rows
     from hpc_train.distributed.placement import placed
     from hpc_train.distributed.share import averaged_over
     from hpc_train.optimizers.fused import fused_updates

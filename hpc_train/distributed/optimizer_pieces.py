@@ -18,15 +18,8 @@ import numpy as np
 from hpc_train.distributed.collectives import Collectives
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.optimizer_variables import (
-    OptimizerVariables,
-    build,
-    copies_in,
-    exclude_alike,
-    held_as,
-    of_parts,
-    refuse_uncuttable,
-)
+from hpc_train.distributed.optimizer_trials import copies_in, refuse_uncuttable
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, exclude_alike, held_as, of_parts
 from hpc_train.distributed.partition import Partition, VariableSpec, even_partition
 from hpc_train.distributed.share import Averaged, Share, averaged_over, set_share, share_of
 from hpc_train.distributed.tensors import ALIGNMENT, dtype_of, nbytes_of

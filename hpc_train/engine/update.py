@@ -9,7 +9,7 @@ from typing import Any
 from hpc_train.distributed.agreement import agreeing, all_finite, sum_of
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
-from hpc_train.distributed.optimizer_variables import leaves_rows
+from hpc_train.distributed.optimizer_trials import leaves_rows
 from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import averaged_over
 from hpc_train.lazy import keras, tf

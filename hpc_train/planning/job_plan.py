@@ -22,7 +22,8 @@ from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OPTION
-from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
+from hpc_train.distributed.optimizer_trials import refuse_uncuttable
+from hpc_train.distributed.optimizer_variables import refuse_loss_scale
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World

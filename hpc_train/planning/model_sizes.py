@@ -10,7 +10,7 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.optimizer_variables import takes_rows
+from hpc_train.distributed.optimizer_trials import takes_rows
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of

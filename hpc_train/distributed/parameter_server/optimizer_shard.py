@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.optimizer_variables import (
-    OptimizerVariables,
-    build,
-    exclude_alike,
-    held_as,
-    of_parts,
-    takes_rows,
-)
+from hpc_train.distributed.optimizer_trials import takes_rows
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, exclude_alike, held_as, of_parts
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
 from hpc_train.distributed.partition import Partition

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale, refuse_uncuttable
+from hpc_train.distributed.optimizer_trials import refuse_uncuttable
+from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale
 from hpc_train.distributed.parameter_server.open_window import opened_window
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.server import Applied, Server

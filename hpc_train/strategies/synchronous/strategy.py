@@ -11,7 +11,7 @@ from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.carrier import carrier_of, collectives_by
-from hpc_train.distributed.optimizer_variables import refuse_uncuttable
+from hpc_train.distributed.optimizer_trials import refuse_uncuttable
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.world import Threads, World

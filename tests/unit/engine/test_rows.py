@@ -10,7 +10,7 @@ import tensorflow as tf
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import Collectives, OneRank
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.optimizer_variables import leaves_rows
+from hpc_train.distributed.optimizer_trials import leaves_rows
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.world import World
 from hpc_train.engine.own_train_step import make_own_train_step

@@ -9,14 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.distributed.optimizer_variables import (
-    build,
-    clipped,
-    parts_of,
-    refuse_loss_scale,
-    refuse_uncuttable,
-    takes_rows,
-)
+from hpc_train.distributed.optimizer_trials import refuse_uncuttable, takes_rows
+from hpc_train.distributed.optimizer_variables import build, clipped, parts_of, refuse_loss_scale
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.window_layout import (
     WEIGHT,
