@@ -31,7 +31,7 @@ class Updates:
     """What one training step updates.
 
     Attributes:
-        optimizers: With the variables that each updates, in the order in which they are first applied.
+        optimizers: With all variables that each updates, in the order in which they are first applied.
         times: How often each is applied in a step.
         variables: Those of the model's only optimizer, by what they are for; empty for a train_step of its own.
         pieces: Of each optimizer, on which it is built where it is sharded; else there are none.
@@ -183,16 +183,17 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str, sharded: Mes
     if not any(variables for _, variables in found):
         raise UserError(f"{whose} has nothing to train: it applies gradients to no variables")
     times = Counter(id(optimizer) for optimizer, _ in found)
-    first = {id(optimizer): (optimizer, tuple(variables)) for optimizer, variables in reversed(found)}
-    order = list(dict.fromkeys(id(optimizer) for optimizer, _ in found))
+    updated: dict[int, tuple[Any, dict[int, Any]]] = {}
+    for optimizer, variables in found:  # which it may apply to some and then to others
+        updated.setdefault(id(optimizer), (optimizer, {}))[1].update({id(v): v for v in variables})
+    optimizers = tuple((optimizer, tuple(variables.values())) for optimizer, variables in updated.values())
     pieces = []
-    for key in order:
-        optimizer, variables = first[key]
+    for optimizer, variables in optimizers:
         if sharded is not None:
             pieces.append(OptimizerPieces(optimizer, variables, sharded))
         elif not optimizer.built:
             build(optimizer, list(variables))
-    return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order), pieces=tuple(pieces))
+    return Updates(optimizers, tuple(times[key] for key in updated), pieces=tuple(pieces))
 
 
 def _raised_by(step: Callable[..., Any], error: BaseException) -> bool:

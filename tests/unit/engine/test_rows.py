@@ -48,6 +48,20 @@ class OwnStep(keras.Model):
         return gradients
 
 
+class InTurn(OwnStep):
+    """Applies its optimizer to one variable after the other."""
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        for gradient, variable in zip(
+            tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True
+        ):
+            self.optimizer.apply([gradient], [variable])
+        return {"loss": loss}
+
+
 class Clipping(OwnStep):
     def changed(self, gradients):
         return tf.clip_by_global_norm(gradients, 0.1)[0]
@@ -129,6 +143,14 @@ def test_a_norm_of_this_ranks_rows_of_a_table_is_refused_by_name():
         step_of(model)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())
     whole = model_of(keras.layers.Embedding(8, 2), "sgd", Clipping)
     assert step_of(whole)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
+
+
+def test_an_optimizer_may_be_applied_to_some_variables_and_then_to_others():
+    with placed(Mesh(2, 1, 0)):
+        model = model_of(ShardedEmbedding(8, 2), "sgd", InTurn)
+    before = model.get_weights()
+    assert step_of(model)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
+    assert not any(np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
 
 
 def test_what_a_norm_of_all_ranks_has_clipped_is_not_exchanged_again():
