@@ -23,7 +23,7 @@ def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collec
             messages in each of its cycles.
 
     Raises:
-        ValueError: No such ranks. RuntimeError: Horovod runs without these groups. UserError: see World.horovod.
+        ValueError: No such ranks. UndeclaredGroupsError: Horovod runs without these. UserError: see World.horovod.
     """
     declared = {group_of(group, world.size) for group in groups}
     if world.size == 1:

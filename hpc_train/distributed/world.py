@@ -30,6 +30,10 @@ ASLEEP_SECS = 0.005
 """Between two looks of a rank that waits asleep."""
 
 
+class UndeclaredGroupsError(RuntimeError):
+    """Horovod runs without groups of ranks that are needed now: it makes them when it starts."""
+
+
 class World:
     """The ranks of one job, seen from one of them.
 
@@ -114,7 +118,7 @@ class World:
         Raises:
             UserError: This MPI does not let several threads call it at once, as Horovod's and ours do; Horovod cannot
                 be imported; or it runs over other ranks.
-            RuntimeError: A group that the first call was not given.
+            UndeclaredGroupsError: One that the first call was not given.
         """
         if self._horovod is None:
             assert self.comm is not None, "one rank has nobody to reduce with"
@@ -135,7 +139,7 @@ class World:
             os.sched_setaffinity(0, affinity)
             self._horovod = hvd
         if missing := [list(group) for group in groups if group not in self.process_sets]:
-            raise RuntimeError(
+            raise UndeclaredGroupsError(
                 f"Horovod runs without the groups of ranks {missing}: give them where it is started first"
             )
         return self._horovod

@@ -14,7 +14,7 @@ from hpc_train.distributed.carrier import carrier_of, collectives_by
 from hpc_train.distributed.optimizer_trials import refuse_uncuttable
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.share import averaged_over, share_of
-from hpc_train.distributed.world import Threads, World
+from hpc_train.distributed.world import Threads, UndeclaredGroupsError, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
 from hpc_train.engine.own_train_step import make_own_train_step
@@ -117,7 +117,7 @@ def gradient_allreduce(world: World, config: RunConfig, roles: Roles | None = No
     def start() -> GradientAllreduce:
         try:
             collectives = collectives_by(carrier, world, mesh.groups if mesh else ())
-        except RuntimeError as error:
+        except UndeclaredGroupsError as error:
             raise UserError(
                 f"run.mesh: {error}; train jobs with other meshes in programs of their own, or set run.allreduce: mpi"
             ) from None
