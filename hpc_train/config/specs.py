@@ -192,6 +192,8 @@ class RunOptions:
     retired: ClassVar[Mapping[str, str]] = RUN_CONFIG
     strategy: StrategyName = "sync"
     chief: Literal["train", "dedicated"] = "train"
+    mesh: MeshOptions | None = None
+    shard_optimizer: bool = False
     parameter_servers: Count = 1
     max_staleness: Annotated[int, Field(ge=0, strict=True)] | None = None
     prefetch_parameters: bool = False
@@ -216,11 +218,9 @@ class RunOptions:
     compression: Literal["fp16", "bf16"] | None = None
     allreduce: Literal["horovod", "mpi"] | None = None
     sparse_gradients: Literal["dense", "keras"] = "dense"
-    shard_optimizer: bool = False
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     profile_steps: tuple[Count, Count] | None = None
-    mesh: MeshOptions | None = None
     report: bool = True
 
     @field_validator(
@@ -324,6 +324,12 @@ class RunConfig(RunOptions):
             first ranks are parameter servers, which apply each worker's gradient as it arrives; one of them is a step.
         chief: `"train"`: rank 0 trains like the others, and all ranks evaluate together. `"dedicated"`: it takes no
             steps, but saves, evaluates and exports while the others train on (sync; in async it is always so).
+        mesh: `{data: D, model: M}`: D times M ranks train D copies of the model, each on rows of its own; the layers of
+            `ht.parallel` in a copy are divided among M ranks with numbers one after the other (sync; Shoeybi et al.,
+            arXiv:1909.08053). Without `data`: as many copies as the ranks give. `None`: each rank has a copy.
+        shard_optimizer: Each rank updates a part of the variables, and holds the optimizer's state of that alone: of N
+            ranks, one N-th (ZeRO, stage 1; Rajbhandari et al., arXiv:1910.02054). For optimizers that work element by
+            element, such as SGD, Adam and AdamW. Checkpoints are those of any job (sync).
         parameter_servers: How many (async). Rank 0 is the first, and the chief; each holds a part of the parameters.
         max_staleness: How many gradients a worker may be ahead of the slowest one (async; stale synchronous parallel);
             `None`: no bound. 0 averages a gradient of each worker for each step: synchronous training.
@@ -362,16 +368,10 @@ class RunConfig(RunOptions):
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
             otherwise; on one rank alone, and for ht.parallel.ShardedEmbedding on any number (sync).
-        shard_optimizer: Each rank updates a part of the variables, and holds the optimizer's state of that alone: of N
-            ranks, one N-th (ZeRO, stage 1; Rajbhandari et al., arXiv:1910.02054). For optimizers that work element by
-            element, such as SGD, Adam and AdamW. Checkpoints are those of any job (sync).
         on_export_error: When an exporter fails: `"continue"` reports it in the log and in status.json; `"halt"` ends
             the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
         profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
-        mesh: `{data: D, model: M}`: D times M ranks train D copies of the model, each on rows of its own; the layers of
-            `ht.parallel` in a copy are divided among M ranks with numbers one after the other (sync; Shoeybi et al.,
-            arXiv:1909.08053). Without `data`: as many copies as the ranks give. `None`: each rank has a copy.
         report: Write report.html once training has ended; `hpc-train report` writes it at any time.
 
     Raises:
