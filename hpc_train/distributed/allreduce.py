@@ -1,11 +1,11 @@
-"""The average of gradients over all ranks: the one thing that a step of synchronous training exchanges."""
+"""The average of gradients over the ranks that have them, and of what travels with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from hpc_train.distributed.collectives import Collectives
+from hpc_train.distributed.collectives import MOST_ELEMENTS, Collectives, in_pieces
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.share import Averaged
@@ -15,7 +15,9 @@ Compression = Literal["fp16", "bf16"]
 
 
 class GradientAllreduce:
-    """Averages what one step has computed, with one grouped allreduce. A single rank keeps what it has.
+    """Averages what one step has computed over the ranks of a group. A single rank keeps what it has.
+
+    That is one grouped allreduce among all ranks, and one among those of the data axis where layers are divided.
 
     Args:
         collectives: Of all ranks that train. mesh: theirs, see Groups.of.
@@ -63,12 +65,17 @@ class GradientAllreduce:
         short = [place for place, g in enumerate(gradients) if g.dtype == tf.float32] if self._compression else []
         whole = [place for place in range(len(gradients)) if place not in set(short)]
         given = [*(gradients[place] for place in whole), *exact]
-        means = collectives.allreduce(given, "mean", gradient=False)
+        means = _by_pieces(given, MOST_ELEMENTS, lambda those: collectives.allreduce(those, "mean", gradient=False))
         averaged = dict(zip(whole, means, strict=False))
         if short and collectives.ranks == 1:
             averaged.update((place, gradients[place]) for place in short)
         elif short:
-            among = self._mean_in_16_bits(collectives, [gradients[place] for place in short])
+            most = MOST_ELEMENTS // collectives.ranks * collectives.ranks  # of what is padded to a multiple
+            among = _by_pieces(
+                [gradients[place] for place in short],
+                most,
+                lambda those: [m for some in _together(those, most) for m in self._mean_in_16_bits(collectives, some)],
+            )
             averaged.update(zip(short, among, strict=True))
         return [*(averaged[place] for place in range(len(gradients))), *means[len(whole) :]]
 
@@ -110,3 +117,30 @@ class GradientAllreduce:
         """
         slices = tf.split(collectives.alltoall(flat), collectives.ranks)
         return tf.add_n([tf.cast(part, tf.float32) for part in slices]) / collectives.ranks
+
+
+def _by_pieces(
+    tensors: Sequence[tf.Tensor], most: int, exchange: Callable[[list[tf.Tensor]], list[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """What `exchange` makes of `tensors`, of which it is given pieces of at most `most` elements."""
+    pieces = [in_pieces(tensor, most) for tensor in tensors]
+    found = iter(exchange([piece for those in pieces for piece in those]))
+    changed = [[next(found) for _ in those] for those in pieces]
+    return [
+        those[0] if len(those) == 1 else tf.reshape(tf.concat(those, axis=0), tensor.shape)
+        for those, tensor in zip(changed, tensors, strict=True)
+    ]
+
+
+def _together(tensors: Sequence[tf.Tensor], most: int) -> Iterator[list[tf.Tensor]]:
+    """`tensors`, one after the other, as many at a time as have at most `most` elements together."""
+    some, size = list[tf.Tensor](), 0
+    for tensor in tensors:
+        own = tensor.shape.num_elements()
+        if some and size + own > most:
+            yield some
+            some, size = [], 0
+        some.append(tensor)
+        size += own
+    if some:
+        yield some

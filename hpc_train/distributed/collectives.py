@@ -29,6 +29,15 @@ def cut(rows: int, ranks: int) -> list[int]:
     return [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
 
 
+def in_pieces(tensor: tf.Tensor, most: int) -> list[tf.Tensor]:
+    """`tensor`, or where it has more than `most` elements, flat pieces of it that have at most as many."""
+    size = tensor.shape.num_elements()
+    if size is None or size <= most:
+        return [tensor]
+    flat = tf.reshape(tensor, [-1])
+    return [flat[begin : begin + most] for begin in range(0, size, most)]
+
+
 def group_of(ranks: Sequence[int], size: int) -> tuple[int, ...]:
     """`ranks` in ascending order.
 

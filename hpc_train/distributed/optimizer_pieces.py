@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.collectives import Collectives
+from hpc_train.distributed.collectives import MOST_ELEMENTS, Collectives
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_trials import copies_in, refuse_uncuttable
@@ -180,7 +180,7 @@ class OptimizerPieces:
             if not gradients.keys() & set(bucket.numbers):
                 continue
             rows = tf.reshape(self._flat(bucket, gradients), [bucket.ranks, bucket.width])
-            flat = tf.reshape(reduced(bucket.over, rows), [bucket.width])
+            flat = tf.reshape(_by_columns(rows, bucket.ranks, partial(reduced, bucket.over)), [bucket.width])
             for number, (place, start, stop) in zip(bucket.numbers, bucket.places, strict=True):
                 if number in gradients:
                     shape = tuple(self.held[number].shape)
@@ -211,7 +211,8 @@ class OptimizerPieces:
             among: Collectives = groups.every if bucket.over == "world" else groups.data
             part = self._part(bucket, [tf.convert_to_tensor(self.held[n].value) for n in bucket.numbers])
             with tf.control_dependencies(done):  # whose memory is free then: not all variables are there twice
-                flat = tf.reshape(among.allgather(tf.reshape(part, [1, -1]), bucket.ranks), [-1])
+                row, gather = tf.reshape(part, [1, bucket.width]), partial(among.allgather, rows=bucket.ranks)
+                flat = tf.reshape(_by_columns(row, bucket.ranks, gather), [-1])
             done = []
             for place, (number, (_, start, stop)) in enumerate(zip(bucket.numbers, bucket.places, strict=True)):
                 variable, begin = self.variables[number], bucket.begin_of(place)
@@ -268,6 +269,15 @@ def _piece(variable: Any, start: int, stop: int) -> Any:
     held = held_as(variable, share.held)
     set_share(held, share, averaged_over(variable))
     return held
+
+
+def _by_columns(rows: Any, ranks: int, exchange: Callable[[Any], Any]) -> Any:
+    """What `exchange` makes of `rows`, given as many columns as `ranks` exchange at once, each with one row of them."""
+    width, most = int(rows.shape[1]), MOST_ELEMENTS // ranks
+    if width <= most:
+        return exchange(rows)
+    cut = [rows[:, begin : begin + most] for begin in range(0, width, most)]
+    return tf.concat([tf.reshape(exchange(some), [-1, some.shape[1]]) for some in cut], axis=1)
 
 
 def _joined(placed: Sequence[tuple[int, Any]], size: int) -> Any:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_train.distributed import allreduce, collectives, optimizer_pieces
 from hpc_train.distributed.allreduce import Compression, GradientAllreduce
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, cut, group_of
 from hpc_train.distributed.horovod import collectives_of
+from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.world import World
 from tests.collective_cases import all_cases, compare
 
@@ -111,6 +114,37 @@ def test_gradients_are_averaged_with_16_bits_by_any_implementation(kind: Compres
         assert float(scalar) == 1.5
         assert doubles.numpy().tolist() == [1, 2]
         assert np.isclose(whole.numpy()[0], 1 / 3 + 1, rtol=1e-6), "what is exact is not compressed"
+
+    on_threads(3, run)
+
+
+@pytest.mark.parametrize("kind", [None, "fp16"])
+def test_gradients_of_more_elements_than_ranks_exchange_at_once_go_in_pieces(
+    kind: Compression | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (collectives, allreduce, optimizer_pieces):
+        monkeypatch.setattr(module, "MOST_ELEMENTS", 200)
+    sizes = ((30, 20), (7, 5), (401,), (3,))
+    wanted = [np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 64 for shape in sizes]
+    models = [[keras.Variable(array) for array in wanted] for _ in range(3)]
+    sharded = [
+        optimizer_pieces.OptimizerPieces(keras.optimizers.SGD(1.0), variables, Mesh(3, 1, rank))
+        for rank, variables in enumerate(models)
+    ]
+
+    def run(c: Collectives) -> None:
+        averaging = GradientAllreduce(c, kind)
+        given = [tf.constant(array * (c.rank + 1) / 2) for array in wanted]
+        means, (exact,) = averaging.average(given, [given[0]])
+        for found, expected in zip([*means, exact], [*wanted, wanted[0]], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=2e-3)
+        pieces = sharded[c.rank]
+        own = pieces.scattered(dict(enumerate(given)), averaging.scattered)
+        with pieces.updating(averaging.groups):
+            for number, gradient in own.items():
+                pieces.held[number].assign_sub(gradient)
+        for variable in models[c.rank]:
+            np.testing.assert_allclose(variable.numpy(), 0, atol=2e-2 if kind else 1e-6)
 
     on_threads(3, run)
 
