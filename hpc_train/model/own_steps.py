@@ -188,11 +188,11 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str, sharded: Mes
         updated.setdefault(id(optimizer), (optimizer, {}))[1].update({id(v): v for v in variables})
     optimizers = tuple((optimizer, tuple(variables.values())) for optimizer, variables in updated.values())
     pieces = []
-    for optimizer, variables in optimizers:
+    for optimizer, own in optimizers:
         if sharded is not None:
-            pieces.append(OptimizerPieces(optimizer, variables, sharded))
+            pieces.append(OptimizerPieces(optimizer, own, sharded))
         elif not optimizer.built:
-            build(optimizer, list(variables))
+            build(optimizer, list(own))
     return Updates(optimizers, tuple(times[key] for key in updated), pieces=tuple(pieces))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hpc_train.distributed.collectives import MOST_ELEMENTS
 from hpc_train.planning.holdings import Choice, Holding, ModelSizes, holdings
 from hpc_train.planning.traffic import Call
 
-MOST_ELEMENTS = 2**31 - 1
-"""Of what ranks exchange at once."""
 DOUBLINGS = 6
 """How often the ranks are doubled to find how many would do."""
 
