@@ -65,7 +65,7 @@ def made(way: str) -> tuple[Callable[[], float], int, int]:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(getattr(keras.optimizers, args.optimizer)(1e-4), loss)
     updates = updates_of(model, None, "model", Mesh(world.size, 1, world.rank) if way == "zero" else None)
-    step = make_train_step(model, allreduce, [], False, pieces=updates.pieces[0] if updates.pieces else None)
+    step = make_train_step(model, allreduce, [], False, sharded=updates.pieces[0] if updates.pieces else None)
 
     def timed() -> float:
         begun = time.perf_counter()

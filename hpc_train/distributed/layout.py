@@ -20,7 +20,7 @@ def place_of(share: Share) -> tuple[int, int, int, int, int]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockPart:
     """What one rank has of a block.
 
     Attributes:
@@ -54,7 +54,7 @@ class Block:
 
     start: int
     shape: tuple[int, int]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockPart, ...]
 
 
 class Layout:
@@ -105,7 +105,7 @@ class Layout:
         first = np.maximum(self._first, before)
         last = np.minimum(self._last, (bottom - 1) * width + end - self._left)
         pieces = tuple(
-            Piece(
+            BlockPart(
                 int(self._ranks[i]),
                 int(first[i] - self._first[i]),
                 int(last[i] - self._first[i]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_train.distributed.channel import REST_SECS, until_over
-from hpc_train.distributed.layout import BLOCK_BYTES, Layout, Piece, place_of
+from hpc_train.distributed.layout import BLOCK_BYTES, BlockPart, Layout, place_of
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.distributed.share import Share
 from hpc_train.distributed.world import World
@@ -38,7 +38,7 @@ class RemoteArray:
 
     layout: Layout
     dtype: np.dtype
-    fetch: Callable[[Sequence[Piece]], Sequence[np.ndarray]]
+    fetch: Callable[[Sequence[BlockPart]], Sequence[np.ndarray]]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ class RemoteParts:
             if rank != CHIEF_RANK and self._comm is not None:
                 self._comm.Send(np.array([word, 0, 0], np.int64), rank, _REQUEST)
 
-    def _fetch(self, number: int, pieces: Sequence[Piece]) -> list[np.ndarray]:
+    def _fetch(self, number: int, pieces: Sequence[BlockPart]) -> list[np.ndarray]:
         """What ranks hold of the array `number`; all are asked at once."""
         dtype = self._held[number].dtype
         found, requests, at = [], [], 0

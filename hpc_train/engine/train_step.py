@@ -31,7 +31,7 @@ def make_train_step(
     accumulate_steps: int = 1,
     plan: LossPlan | None = None,
     rows_apart: bool = False,
-    pieces: OptimizerPieces | None = None,
+    sharded: OptimizerPieces | None = None,
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report`. The step is collective.
 
@@ -48,13 +48,13 @@ def make_train_step(
         accumulate_steps, plan: Pieces in which a batch is computed, and what the loss is made of; see
             loss_and_gradients.
         rows_apart: Leave the gradients of embeddings as rows, see Update.
-        pieces: On which the model's optimizer is built, where it is sharded.
+        sharded: The pieces on which the model's optimizer is built, where it is divided among ranks.
     """
     optimizer = model.optimizer
     assert optimizer is not None, "build_model lets no model without an optimizer through"
     averages_carried = allreduce.ranks > 1
     variables = model.trainable_variables
-    update = Update(optimizer, variables, allreduce, pieces, rows_apart)
+    update = Update(optimizer, variables, allreduce, sharded, rows_apart)
     noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -109,7 +109,7 @@ def make_train_step(
         there = now_that([*map(numbers_of, averaged), *changes, report]) if allreduce.ranks > 1 else computed
 
         # Else the branch keeps all gradients in memory until the update is over, which would cost what sharding saves.
-        own_finite = update.finite(own, loss) if pieces is not None else None
+        own_finite = update.finite(own, loss) if sharded is not None else None
 
         def apply() -> tf.Tensor:
             update.apply(used, averaged, on_all)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.memory import available_bytes
+from hpc_train.distributed.layout import BLOCK_BYTES
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import Share, share_of
 from hpc_train.distributed.tensors import dtype_of
@@ -19,9 +20,6 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model import rng_state
 from hpc_train.telemetry.units import size
-
-BLOCK_BYTES = 16 << 20
-"""So much of a part is sent at once."""
 
 
 class WholeModel:

@@ -185,5 +185,5 @@ def _train_step(context: RunContext, allreduce: GradientAllreduce) -> TrainStep:
         config.accumulate_steps,
         context.loss,
         rows_apart=config.sparse_gradients == "keras",
-        pieces=state.updates.pieces[0] if state.updates.pieces else None,
+        sharded=state.updates.pieces[0] if state.updates.pieces else None,
     )

@@ -98,7 +98,7 @@ def train(make, sharded, dtype="float32", pieces=1, compression=None, spoilt=Non
     updates = updates_of(model, None, "model", MESH if sharded else None)
     allreduce = GradientAllreduce(collectives, compression)
     held = updates.pieces[0] if updates.pieces else None
-    step = make_train_step(model, allreduce, model.non_trainable_variables, undo, pieces, pieces=held)
+    step = make_train_step(model, allreduce, model.non_trainable_variables, undo, pieces, sharded=held)
     reports = []
     for number in range(STEPS):
         x, y = X[number], Y[number].copy()
