@@ -30,6 +30,7 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.optimizer_variables import build
+from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.share import Share, set_share, share_of
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.tensors import dtype_of
@@ -172,7 +173,7 @@ class Saving:
             config=config,
             manager=self.manager,
             watchdog=SimpleNamespace(at=self._move),
-            plan=SimpleNamespace(restored_step=None),
+            plan=SimpleNamespace(restored_step=None, roles=SimpleNamespace(model=1)),
         )
         self._state, self._parts = state, state.parts_read()
         self.checkpointing = Checkpointing(context, ranks, state)
@@ -341,6 +342,37 @@ def errors():
         raise AssertionError("went on")
 
 
+def torn():
+    """A rank that fails to copy its part ends the save before anything is written; one that ends sends no old state."""
+    state = first_state_of(world, "columns")
+    fill(state, 1)
+    saving = Saving(state, folder / "torn")
+    try:
+        with saving:
+            saving.save(1)
+            saving.checkpointing.wait(1)
+            fill(state, 2)
+            if world.rank == world.size - 1:
+                state.__dict__["_read"] = {}.popitem
+            saving.save(2)
+    except (KeyError, RankError) as error:
+        assert "popitem" in str(error), error
+    else:
+        raise AssertionError("saved without a rank's part")
+    world.broadcast(None)
+    assert saving.manager.steps() == [1]
+    share = Share((4 * world.size,), 0, 4 * world.rank, 4 * world.rank + 4)
+    parts = RemoteParts(world, [(share, np.zeros(4))], int).__enter__()
+    try:
+        list(parts.arrays[0].blocks() if world.is_chief else ())
+        failure = ZeroDivisionError()  # of each of the other ranks alone
+    except OSError as error:
+        assert "rank 1 is ending, and sends no state" in str(error), error
+        failure = error
+    assert world.is_chief == isinstance(failure, OSError)
+    parts.__exit__(type(failure), failure, None)
+
+
 def killed(victim):
     """The process of `victim` dies in the middle of a save; the rest is looked at from outside."""
     state = first_state_of(world, "columns")
@@ -447,6 +479,8 @@ if what == "all":
     if world.size > 1:
         shapes_are_compared()
     errors()
+    if world.size > 1:
+        torn()
 elif what == "job":
     job()
 elif what == "memory":
