@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -38,6 +39,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.recovery import Restorer
 from hpc_train.errors import JobEndedError, RankError, UserError
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.own_steps import Updates
 
@@ -342,6 +344,47 @@ def errors():
         raise AssertionError("went on")
 
 
+def replicas():
+    """Ranks with the same part are compared, before the first step, too, and one of them sends it to be exported."""
+    if world.size < 4:
+        return
+    state = first_state_of(world, "mesh")
+    fill(state, 1)
+    begin = partial(Restorer(None, state, world.rank, world.size, {}).restore, world, None)
+    begin()
+    name = "model/sequential/wide/kernel"
+    kernel = state._all[name]
+    if world.rank == 3:
+        kernel.assign(kernel.numpy() + np.ones((), kernel.numpy().dtype))
+    for action, said in (
+        (lambda: state.compare(7), f"variables of rank 3 differ from those of rank 1 after step 7, first {name}: "),
+        (begin, f"{name}: ranks 1 and 3 hold the same part of it, but model_fn gives them other values"),
+    ):
+        try:
+            action()
+        except (JobEndedError, UserError) as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+    copies, gather = [], World.gather_arrays
+
+    def gather_arrays(self, array):
+        found = gather(self, array)
+        copies.append(self.size)
+        return found
+
+    def build():
+        return SimpleNamespace(variables=[keras.Variable(np.zeros((ROWS, WIDTH)), dtype=kernel.dtype)])
+
+    exported = WholeModel(world, SimpleNamespace(variables=[kernel]), build)
+    with patch.object(World, "gather_arrays", gather_arrays):
+        exported.refresh()
+    assert set(copies) == ({2} if world.rank < 2 else set()), copies
+    if world.is_chief:
+        (found,) = exported.model.variables
+        assert found.numpy().tobytes() == wanted(name, found, 1).tobytes()
+
+
 def torn():
     """A rank that fails to copy its part ends the save before anything is written; one that ends sends no old state."""
     state = first_state_of(world, "columns")
@@ -478,6 +521,7 @@ if what == "all":
         saves_and_restores(name)
     if world.size > 1:
         shapes_are_compared()
+    replicas()
     errors()
     if world.size > 1:
         torn()
