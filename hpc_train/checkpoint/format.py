@@ -8,9 +8,9 @@
                            seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer
-      rng/<name>           what each rank has of its own, one row a rank: states of random number generators outside the
-                           model, python, numpy (uint32) and tensorflow (int64); layer_0, layer_1 …: states of stateful
-                           recurrent layers
+      rng/<name>           what each rank has of its own, one row a rank, with a mesh one for each copy of the model:
+                           states of random number generators outside the model, python, numpy (uint32) and tensorflow
+                           (int64); layer_0, layer_1 …: states of stateful recurrent layers
     step-00000200/manifest.json    see manifest.py
 
 A dataset's name is the variable's path with dots for slashes; its attributes `path` and `dtype` hold the originals
@@ -61,7 +61,7 @@ class Snapshot:
         progress: How far the data was read; order: in which order, None for an `input_fn`.
         world_size: The ranks that took part.
         time: When it was taken, in seconds since 1970; with the step it identifies a checkpoint.
-        rng: Random states outside the model, `[world_size, n]` by generator.
+        rng: Random states outside the model, `[n, …]` by generator: n ranks, with a mesh n copies of the model.
         best: The best evaluation so far (see manager.Best), None before the first.
         settings: What the run was asked for, see config.settings; None: written by a version that did not record it.
     """

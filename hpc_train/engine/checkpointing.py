@@ -53,7 +53,7 @@ class Saved(Protocol):
         """Makes alike on all ranks what should be. Collective."""
 
     def snapshot(self, about: Snapshot) -> Snapshot:
-        """`about`, which has no arrays of variables yet, with a copy of all of them, for the chief."""
+        """`about`, which has no arrays of variables yet, with all of them as they are now, for the chief."""
 
 
 class Read(Protocol):

@@ -192,7 +192,7 @@ class ModelState:
 
     @cached_property
     def room(self) -> list[np.ndarray]:
-        """The memory that snapshots are taken into, one array for each variable. Local."""
+        """The memory that snapshots are taken into: an array for each variable that this rank copies. Local."""
         specs = {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in self._copied.items()}
         return list(Arena(specs).arrays.values())
 
@@ -201,12 +201,15 @@ class ModelState:
         return reader_of(list(self._copied.values()))
 
     def snapshot(self, about: Snapshot) -> Snapshot:
-        """`about` with a copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
+        """`about` with all variables, for the chief: copies, and of which ranks hold parts what fetches them.
+
+        The copies lie in memory that the next snapshot takes over. The other ranks have copied their parts before.
+        """
         self.copy()
         return self.copied(about)
 
     def copy(self) -> dict[int, np.ndarray]:
-        """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
+        """Copies what this rank copies into memory kept for it; returns the copies, by the variables' `id`. Local."""
         for copy, tensor in zip(self.room, self._read(), strict=True):
             np.copyto(copy, view_of(tensor))
         return {id(variable): copy for variable, copy in zip(self._copied.values(), self.room, strict=True)}

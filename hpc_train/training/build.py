@@ -241,7 +241,7 @@ def _build_model(
         world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if reads else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
-    for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
+    for pieces in updates.pieces if plan.restored_step is None else ():
         pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
     return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings, whole)
