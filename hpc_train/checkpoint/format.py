@@ -147,19 +147,19 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, moved: Moved = idle) -> N
     sync_to_disk(folder)
 
 
-def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
+def read_snapshot(folder: Path, left: Collection[str] | None = ()) -> Snapshot:
     """Reads the checkpoint in `folder`, whose digests have been checked.
 
     Args:
         left: Variables ("model/dense/kernel") whose values are not read, whatever numbers Keras has given their layers:
-            of these the snapshot has a StoredArray.
+            of these the snapshot has a StoredArray. None: of all.
 
     Raises:
         OSError: It cannot be read. DamagedError: it is not a checkpoint of this format.
     """
     with _opened(folder) as (file, held):
         progress, order = _read_progress(file, held)
-        left = {re.sub(COUNTER, "", name) for name in left}
+        left = left and {re.sub(COUNTER, "", name) for name in left}
         about = held.attributes(file, "world_size", "time", "tf_random_seed", "best", "settings")
         seed, best = about.get("tf_random_seed"), about.get("best")
         return Snapshot(
@@ -347,7 +347,7 @@ class _AttributeType:
         attribute.write(np.array(value, self._dtype), mtype=self._given)
 
 
-def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] = ()) -> dict[str, Any]:
+def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] | None = ()) -> dict[str, Any]:
     datasets, rest = [], group.file.id.get_filesize()
     for name in group:
         dataset = _own(group, held, name)
@@ -359,7 +359,7 @@ def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] = ()) -
     datasets.sort(key=lambda found: found[0])
 
     def value(path: str, dtype: str, dataset: h5py.Dataset) -> Any:
-        if re.sub(COUNTER, "", f"{group.name[1:]}/{path}") in left:
+        if left is None or re.sub(COUNTER, "", f"{group.name[1:]}/{path}") in left:
             return StoredArray(dataset.name, dataset.shape, _as_stored(np.empty(0, dataset.dtype), dtype).dtype)
         return _as_stored(dataset[()], dtype)
 

@@ -28,6 +28,7 @@ from hpc_train.checkpoint.disk_io import MAX_WRITE_BYTES
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.optimizer_variables import build
@@ -42,6 +43,7 @@ from hpc_train.errors import JobEndedError, RankError, UserError
 from hpc_train.export.whole_model import WholeModel
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.own_steps import Updates
+from hpc_train.warm_start.apply import warm_start
 
 folder, what = Path(sys.argv[1]), sys.argv[2]
 world = join_world("multiple")
@@ -344,6 +346,34 @@ def errors():
         raise AssertionError("went on")
 
 
+def warm_started():
+    """The chief chooses the checkpoint, and the others read no more of it than their own parts."""
+    share = uneven(0, (ROWS, WIDTH), world.rank, world.size)
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.Input((5,)), Held(share, name="wide"), keras.layers.Dense(3)])
+    manager = CheckpointManager(folder / "warm" / "checkpoints", Retention(0))
+    if world.is_chief:
+        for step in (1, 2):
+            whole = {v.path: keras.Variable(np.zeros((share_of(v) or v).shape), dtype=v.dtype) for v in model.variables}
+            there = {name: wanted(name, variable, step) for name, variable in whole.items()}
+            manager.save(Snapshot(there, {}, DataProgress(step, 0, ((0, 1),)), None, 1, 1.0))
+    world.broadcast(None)
+    read, dataset = [], h5py.Dataset.__getitem__
+
+    def read_noted(self, *key):
+        found = dataset(self, *key)
+        read.append((self.name, np.size(found)))
+        return found
+
+    sees = patch.object(CheckpointManager, "steps", (lambda _: [1, 2]) if world.is_chief else (lambda _: [1]))
+    with sees, patch.object(h5py.Dataset, "__getitem__", read_noted):
+        warm_start(world, model, WarmStartSettings(folder / "warm"), folder / "new")
+    kernel = model.variables[0]
+    assert kernel.numpy().tobytes() == wanted(kernel.path, kernel, 2).tobytes()
+    if not world.is_chief:
+        assert read == ([("/model/sequential.wide.kernel", share.size)] if share.size else []), read
+
+
 def replicas():
     """Ranks with the same part are compared, before the first step, too, and one of them sends it to be exported."""
     if world.size < 4:
@@ -521,6 +551,7 @@ if what == "all":
         saves_and_restores(name)
     if world.size > 1:
         shapes_are_compared()
+        warm_started()
     replicas()
     errors()
     if world.size > 1:

@@ -23,9 +23,7 @@ ALL, PAIRS, OWN = (np.array(lowest) for lowest in ([0, 0, 0, 0], [0, 1, 0, 1], [
         (OWN, [7, 8, 9, 6], None),
     ],
 )
-def test_ranks_are_compared_with_those_of_the_same(
-    lowest: np.ndarray, digests: list[int], found: object
-) -> None:
+def test_ranks_are_compared_with_those_of_the_same(lowest: np.ndarray, digests: list[int], found: object) -> None:
     assert first_differing([[1, digest] for digest in digests], [("a", ALL), ("b", lowest)]) == found
 
 
