@@ -8,9 +8,9 @@
                            seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer
-      rng/<name>           what each rank has of its own, one row a rank: states of random number generators outside the
-                           model, python, numpy (uint32) and tensorflow (int64); layer_0, layer_1 …: states of stateful
-                           recurrent layers
+      rng/<name>           what each rank has of its own, one row a rank, with a mesh one for each copy of the model:
+                           states of random number generators outside the model, python, numpy (uint32) and tensorflow
+                           (int64); layer_0, layer_1 …: states of stateful recurrent layers
     step-00000200/manifest.json    see manifest.py
 
 A dataset's name is the variable's path with dots for slashes; its attributes `path` and `dtype` hold the originals
@@ -61,7 +61,7 @@ class Snapshot:
         progress: How far the data was read; order: in which order, None for an `input_fn`.
         world_size: The ranks that took part.
         time: When it was taken, in seconds since 1970; with the step it identifies a checkpoint.
-        rng: Random states outside the model, `[world_size, n]` by generator.
+        rng: Random states outside the model, `[n, …]` by generator: n ranks, with a mesh n copies of the model.
         best: The best evaluation so far (see manager.Best), None before the first.
         settings: What the run was asked for, see config.settings; None: written by a version that did not record it.
     """
@@ -147,19 +147,19 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, moved: Moved = idle) -> N
     sync_to_disk(folder)
 
 
-def read_snapshot(folder: Path, left: Collection[str] = ()) -> Snapshot:
+def read_snapshot(folder: Path, left: Collection[str] | None = ()) -> Snapshot:
     """Reads the checkpoint in `folder`, whose digests have been checked.
 
     Args:
         left: Variables ("model/dense/kernel") whose values are not read, whatever numbers Keras has given their layers:
-            of these the snapshot has a StoredArray.
+            of these the snapshot has a StoredArray. None: of all.
 
     Raises:
         OSError: It cannot be read. DamagedError: it is not a checkpoint of this format.
     """
     with _opened(folder) as (file, held):
         progress, order = _read_progress(file, held)
-        left = {re.sub(COUNTER, "", name) for name in left}
+        left = left and {re.sub(COUNTER, "", name) for name in left}
         about = held.attributes(file, "world_size", "time", "tf_random_seed", "best", "settings")
         seed, best = about.get("tf_random_seed"), about.get("best")
         return Snapshot(
@@ -347,7 +347,7 @@ class _AttributeType:
         attribute.write(np.array(value, self._dtype), mtype=self._given)
 
 
-def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] = ()) -> dict[str, Any]:
+def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] | None = ()) -> dict[str, Any]:
     datasets, rest = [], group.file.id.get_filesize()
     for name in group:
         dataset = _own(group, held, name)
@@ -359,7 +359,7 @@ def _read_group(group: h5py.Group, held: HeapFile, left: Collection[str] = ()) -
     datasets.sort(key=lambda found: found[0])
 
     def value(path: str, dtype: str, dataset: h5py.Dataset) -> Any:
-        if re.sub(COUNTER, "", f"{group.name[1:]}/{path}") in left:
+        if left is None or re.sub(COUNTER, "", f"{group.name[1:]}/{path}") in left:
             return StoredArray(dataset.name, dataset.shape, _as_stored(np.empty(0, dataset.dtype), dtype).dtype)
         return _as_stored(dataset[()], dtype)
 

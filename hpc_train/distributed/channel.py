@@ -132,9 +132,9 @@ class Channel:
             yield 0.0
 
 
-def until_over(request: MPI.Request) -> Iterator[float]:
-    """Yields how many seconds to rest before the next look, until `request` is over."""
+def until_over(request: MPI.Request, status: MPI.Status | None = None) -> Iterator[float]:
+    """Yields how many seconds to rest before the next look, until `request` is over; `status` is then what came."""
     spins = 0
-    while not request.Test():
+    while not request.Test(status):
         spins += 1
         yield 0.0 if spins < 100 else TRANSFER_REST_SECS

@@ -1,4 +1,4 @@
-"""Where the elements of an array lie that ranks hold in parts: block by block, which rank has what of it. Pure."""
+"""Where the elements of an array lie that ranks hold in parts: block by block, which rank has what of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_train.distributed.share import Share
+from hpc_train.distributed.world import World
 
 BLOCK_BYTES = 16 << 20
 """What is held of an array at once."""
@@ -17,6 +18,16 @@ BLOCK_BYTES = 16 << 20
 def place_of(share: Share) -> tuple[int, int, int, int, int]:
     """`share` as numbers: axis, start, stop, first and last."""
     return share.axis, share.start, share.start + share.box[share.axis], share.first, share.first + share.size
+
+
+def lowest_holders(world: World, shares: Sequence[Share]) -> list[np.ndarray]:
+    """By array of which this rank holds one of `shares`: for each rank the lowest with the same part. Collective."""
+    places = np.array(world.all_gather([place_of(share) for share in shares]), np.int64).reshape(world.size, -1, 5)
+    found = []
+    for by_rank in places.transpose(1, 0, 2):
+        _, first, which = np.unique(by_rank, axis=0, return_index=True, return_inverse=True)
+        found.append(first[which.reshape(-1)])
+    return found
 
 
 @dataclass(frozen=True)
@@ -83,11 +94,6 @@ class Layout:
         inner = math.prod(shape[axis + 1 :])
         self._rows, self._width = math.prod(shape[:axis]), shape[axis] * inner
         self._left, self._right = starts * inner, stops * inner
-
-    @staticmethod
-    def of(shares: Sequence[Share]) -> Layout:
-        """That of an array of which each rank holds one of `shares`."""
-        return Layout(shares[0].shape, np.array([place_of(share) for share in shares], np.int64))
 
     def blocks(self, limit: int) -> Iterator[Block]:
         """All of the array in order, at most `limit` elements each: some rows, or a part of one."""

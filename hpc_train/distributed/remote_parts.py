@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
@@ -33,7 +34,7 @@ class RemoteArray:
     """A whole array that ranks hold in parts, which are fetched block by block, again each time that is asked for.
 
     Attributes:
-        fetch: Gives the elements of pieces, valid until the next call.
+        fetch: Gives the elements of pieces, valid until the next call. OSError: a rank that holds some is ending.
     """
 
     layout: Layout
@@ -142,7 +143,7 @@ class RemoteParts:
     def _fetch(self, number: int, pieces: Sequence[BlockPart]) -> list[np.ndarray]:
         """What ranks hold of the array `number`; all are asked at once."""
         dtype = self._held[number].dtype
-        found, requests, at = [], [], 0
+        found, requests, at = [], {}, 0
         if not self._received.size:
             self._received = np.empty(BLOCK_BYTES, np.uint8)
         for piece in pieces:
@@ -150,12 +151,13 @@ class RemoteParts:
                 found.append(self._held[number][piece.first : piece.last])
                 continue
             end = at + (piece.last - piece.first) * dtype.itemsize
-            requests.append(self._comm.Irecv(self._received[at:end], piece.rank, _ELEMENTS))
+            requests[piece.rank] = self._comm.Irecv(self._received[at:end], piece.rank, _ELEMENTS)
             self._comm.Send(np.array([number, piece.first, piece.last], np.int64), piece.rank, _REQUEST)
             found.append(self._received[at:end].view(dtype))
             at = end
-        for request in requests:
-            _wait(until_over(request))
+        refused = [rank for rank, request in requests.items() if not _received_bytes(request)]
+        if refused:  # not an error that passes, and that a save is tried again for
+            raise OSError(errno.ECANCELED, f"rank {refused[0] + self._world.offset} is ending, and sends no state")
         return found
 
     def _run(self) -> None:
@@ -163,7 +165,7 @@ class RemoteParts:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._readable or self._closing)
-                if self._answer() == _CLOSED:
+                if self._answer(self._readable) == _CLOSED:
                     return
                 with self._changed:
                     self._readable = False
@@ -173,8 +175,12 @@ class RemoteParts:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _answer(self) -> int:
-        """Sends the chief what it asks for until it says that it reads no more; returns which word it said."""
+    def _answer(self, readable: bool) -> int:
+        """Sends the chief what it asks for until it says that it reads no more; returns which word it said.
+
+        Args:
+            readable: Whether that is the state that the chief is to read; else it is sent nothing, which is a refusal.
+        """
         assert self._comm is not None, "one rank has no such thread"
         request, rest = np.empty(3, np.int64), SHORTEST_REST_SECS
         while True:
@@ -186,9 +192,18 @@ class RemoteParts:
             number, first, last = map(int, request)
             if number < 0:
                 return number
-            elements = self._held[number][first:last].view(np.uint8)
+            elements = self._held[number][first : last if readable else first].view(np.uint8)
             _wait(until_over(self._comm.Isend(elements, CHIEF_RANK, _ELEMENTS)))
             rest = SHORTEST_REST_SECS
+
+
+def _received_bytes(request: MPI.Request) -> int:
+    """Waits for a message, and returns its size."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    _wait(until_over(request, status))
+    return status.Get_count()
 
 
 def _wait(rests: Iterator[float]) -> None:

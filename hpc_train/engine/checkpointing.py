@@ -53,7 +53,7 @@ class Saved(Protocol):
         """Makes alike on all ranks what should be. Collective."""
 
     def snapshot(self, about: Snapshot) -> Snapshot:
-        """`about`, which has no arrays of variables yet, with a copy of all of them, for the chief."""
+        """`about`, which has no arrays of variables yet, with all of them as they are now, for the chief."""
 
 
 class Read(Protocol):
@@ -107,10 +107,9 @@ class Checkpointing:
         start, parts, halt = time.monotonic(), self._state.parts, self._config.on_save_error == "halt"
         if parts is not None:  # nobody overwrites its own before the snapshot before is written
             self.wait(step, halt)
+            self._world.each(parts.renew)  # the chief writes none of it before all have copied theirs
 
         def begin() -> None:
-            if parts is not None:
-                parts.renew()
             if self._chief is not None:
                 self._begin(self._chief, step, data, rng, start)
                 self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs

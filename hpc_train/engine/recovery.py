@@ -143,6 +143,8 @@ class Restorer:
             left = self._state.by_name(ranks.broadcast(self._state.left(snapshot) if snapshot else []))
             ranks.each(lambda: self._load_left(step, left))
         self._state.share(snapshot, self._part, left)
+        if step is None:
+            self._state.check_parts()
         states, layers = snapshot.rng if snapshot else None, self._state.layers
         if not rng_state.restore(ranks, states, self._part, self._readers, layers) and layers:
             reset(layers)

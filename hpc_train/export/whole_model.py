@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.memory import available_bytes
-from hpc_train.distributed.layout import BLOCK_BYTES
+from hpc_train.distributed.layout import BLOCK_BYTES, lowest_holders
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import Share, share_of
 from hpc_train.distributed.tensors import dtype_of
@@ -64,15 +64,26 @@ class WholeModel:
                 whole.assign(variable)
 
     def _bring_together(self, own: np.ndarray, share: Share, whole: Any) -> None:
-        shares = [Share(**{**found, "shape": share.shape}) for found in self._world.gather(asdict(share)) or []]
-        longest = -self._world.lowest(-own.size)
+        """Puts a variable together on the chief, to which the lowest rank with each part sends it."""
+        (lowest,) = lowest_holders(self._world, [share])
+        sends = bool(lowest[self._world.rank] == self._world.rank)
+        senders = self._world.split(0 if sends else 1)
+        senders.on_wait = self._world.on_wait
+        if sends:
+            self._gather(senders, own, share, whole)
+        senders.free()
+
+    @staticmethod
+    def _gather(senders: World, own: np.ndarray, share: Share, whole: Any) -> None:
+        shares = [Share(**{**found, "shape": share.shape}) for found in senders.gather(asdict(share)) or []]
+        longest = -senders.lowest(-own.size)
         array = None if whole is None else np.empty(share.shape, dtype_of(whole))
         step = max(1, BLOCK_BYTES // own.itemsize)
         for begin in range(0, longest, step):
             block = np.zeros(min(step, longest - begin), own.dtype)
             sent = own[begin : begin + step]
             block[: sent.size] = sent
-            gathered = self._world.gather_arrays(block)
+            gathered = senders.gather_arrays(block)
             if array is None or gathered is None:
                 continue
             for found, values in zip(shares, gathered, strict=True):

@@ -7,7 +7,6 @@ import logging
 import re
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot, StoredArray
 from hpc_train.config.settings import Change, Settings, changes
 from hpc_train.data.sampling.shuffle import derive_seed
+from hpc_train.distributed.layout import lowest_holders
 from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.share import share_of
 from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of, reader_of, view_of
@@ -38,6 +38,7 @@ from hpc_train.model.learning_rate import (
     with_rates,
 )
 from hpc_train.model.own_steps import Updates
+from hpc_train.model.replicas import Differing, differing
 from hpc_train.outcome import EXIT_NOT_FINITE
 
 log = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ class ModelState:
 
     @cached_property
     def room(self) -> list[np.ndarray]:
-        """The memory that snapshots are taken into, one array for each variable. Local."""
+        """The memory that snapshots are taken into: an array for each variable that this rank copies. Local."""
         specs = {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in self._copied.items()}
         return list(Arena(specs).arrays.values())
 
@@ -200,12 +201,15 @@ class ModelState:
         return reader_of(list(self._copied.values()))
 
     def snapshot(self, about: Snapshot) -> Snapshot:
-        """`about` with a copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
+        """`about` with all variables, for the chief: copies, and of which ranks hold parts what fetches them.
+
+        The copies lie in memory that the next snapshot takes over. The other ranks have copied their parts before.
+        """
         self.copy()
         return self.copied(about)
 
     def copy(self) -> dict[int, np.ndarray]:
-        """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
+        """Copies what this rank copies into memory kept for it; returns the copies, by the variables' `id`. Local."""
         for copy, tensor in zip(self.room, self._read(), strict=True):
             np.copyto(copy, view_of(tensor))
         return {id(variable): copy for variable, copy in zip(self._copied.values(), self.room, strict=True)}
@@ -283,34 +287,42 @@ class ModelState:
                 variable.assign(mean.astype(value.dtype))
 
     def compare(self, step: int) -> None:
-        """Compares what all ranks must have alike, to the bit: trainable and carried variables, the optimizer's.
+        """Compares what ranks must have alike, to the bit: trainable and carried variables, the optimizer's.
 
-        Collective.
+        All ranks, and of a variable of which they hold parts those with the same one. Collective.
 
         Raises:
             JobEndedError: Some rank's differ from those of most; it names the ranks and the first variable.
         """
         compared = self._trainable | {id(v) for v in (*self.carried, *self._optimizer.values())}
-        everything = {name: v for name, v in self._all.items() if id(v) in compared and name not in self.divided}
-        own = [_digest(_host_view(v)) for v in everything.values()]
-        whole = hashlib.sha256(repr(own).encode()).hexdigest()
-        on_chief = self.world.broadcast(whole)
-        if self.world.first(True if whole != on_chief else None) is None:
+        found = self._differing([name for name, v in self._all.items() if id(v) in compared])
+        if found is None:
             return
-        digests = self.world.all_gather(own)
-        usual, count = Counter(map(tuple, digests)).most_common(1)[0]
-        if count == 1:
-            usual = tuple(digests[0])
-        ranks = [rank for rank, found in enumerate(digests) if tuple(found) != usual]
-        name = next(n for i, n in enumerate(everything) if digests[ranks[0]][i] != usual[i])
-        shown = ", ".join(str(rank + self.world.offset) for rank in ranks[:8])
+        first, shown = found.ranks[0], ", ".join(str(rank + self.world.offset) for rank in found.ranks[:8])
         raise JobEndedError(
-            f"the variables of rank {shown} differ from those of {'most ranks' if count > 1 else 'rank 0'} after step "
-            f"{step}, first {name}: memory or a processor of that rank's node may be faulty; start the job again "
-            "elsewhere to go on from the last checkpoint",
+            f"the variables of rank {shown} differ from those of "
+            f"{'most ranks' if found.most else f'rank {found.usual + self.world.offset}'} after step {step}, first "
+            f"{found.name}: memory or a processor of that rank's node may be faulty; start the job again elsewhere to "
+            "go on from the last checkpoint",
             EXIT_NOT_FINITE,
-            ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,
+            first + self.world.offset if len(found.ranks) == 1 and found.most else None,
         )
+
+    def check_parts(self) -> None:
+        """UserError where ranks with the same part of a variable begin with other values of it. Collective."""
+        if self.divided and (found := self._differing(self.divided)) is not None:
+            raise UserError(
+                f"{found.name}: ranks {found.usual} and {found.ranks[0]} hold the same part of it, but model_fn gives "
+                "them other values; draw them by Keras, or from generators with a seed (numpy.random.default_rng(1))"
+            )
+
+    def _differing(self, names: Collection[str]) -> Differing | None:
+        return differing(self.world, {name: _digest(_host_view(self._all[name])) for name in names}, self._lowest)
+
+    @cached_property
+    def _lowest(self) -> dict[str, np.ndarray]:
+        """By variable of which ranks hold parts, for each rank the lowest one with the same part. Collective."""
+        return dict(zip(self.divided, lowest_holders(self.world, list(self.divided.values())), strict=True))
 
 
 def by_path(variables: list[Any]) -> dict[str, Any]:

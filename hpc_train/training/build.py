@@ -62,7 +62,7 @@ class _TrainingSetup:
     """The model with its first state, and what evaluates it.
 
     Attributes:
-        warm: What a warm start has done. settings: what the run is asked for, see config.settings.
+        warm: What a warm start has done, on the chief. settings: what the run is asked for, see config.settings.
     """
 
     parts: ModelParts
@@ -235,13 +235,13 @@ def _build_model(
     settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own})
     state = ModelState(model, world, updates)
     world.each(state.check_ranks)
-    warm: list[WarmStartResult] = []
-    if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
-        reads = world.is_chief or bool(state.divided)
-        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if reads else None)
+    start = job.estimator.warm_start if plan.restored_step is None else None
+    warm = warm_start(world, model, start, job.job_dir) if start is not None else None
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
-    for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
+    for pieces in updates.pieces if plan.restored_step is None else ():
         pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
-    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings, whole)
+    return _TrainingSetup(
+        parts, evaluators, exporter_runners, restorer, restored, (warm,) if warm else (), settings, whole
+    )

@@ -1,9 +1,11 @@
-"""Gives a new job's model the values of an older one's. For the chief, before it shares its state with all ranks."""
+"""Gives a new job's model the values of an older one's, before the chief shares its state with all ranks."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.distributed.share import share_of
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.lazy import keras, tf
@@ -37,30 +40,60 @@ class WarmStartResult:
     warning: str | None
 
 
-def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult:
-    """Gives variables of `model`, which is built, the values that `settings` name. Local.
+def warm_start(world: World, model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult | None:
+    """Gives variables of `model`, which is built, the values that `settings` name. Collective.
 
-    For the chief, and for all ranks where they hold parts of variables: each reads all, and keeps its own.
+    The chief chooses what there is to be read, and reads what it takes. Of variables of which ranks hold parts each
+    reads the same, and keeps its own; of a job's checkpoint it reads no more.
 
     Only for a job without a checkpoint. The optimizer keeps its initial state, and steps count from 0.
 
+    Returns:
+        What was done, on the chief.
+
     Raises:
         UserError: There is nothing to start from, it cannot be read, or does not go with the model; nothing has been
-            assigned.
+            assigned by this rank.
     """
+    variables = by_path(model.variables)
+    with ExitStack() as held:  # until all have read it
+
+        def begin() -> tuple[WarmStartResult, Source, Plan] | None:
+            return _begin(model, settings, job_dir, held) if world.is_chief else None
+
+        begun = world.each(begin)
+        path = world.broadcast(str(begun[1].folder or begun[1].path) if begun else "")
+        others = world.broadcast([begun[2].taken.get(name) for name in variables] if begun else [])
+        pairs = zip(variables.items(), others, strict=True)  # by place: names of layers may have other numbers here
+        taken = {name: other for (name, v), other in pairs if other is not None and share_of(v) is not None}
+        if taken:
+            world.each(lambda: None if world.is_chief else _take(taken, Path(path), variables))
+        return begun[0] if begun else None
+
+
+def _begin(
+    model: keras.Model, settings: WarmStartSettings, job_dir: Path, held: ExitStack
+) -> tuple[WarmStartResult, Source, Plan]:
+    """What the chief does."""
     check_path(settings.ckpt_to_initialize_from, job_dir)
-    source = read_source(settings.ckpt_to_initialize_from)
+    source = read_source(settings.ckpt_to_initialize_from, held)
     variables = by_path(model.variables)
     here = {name: VariableType(tuple((share_of(v) or v).shape), str(v.dtype)) for name, v in variables.items()}
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
     _check_map(source, settings)
     numbered = {_snake_case(type(layer).__name__) for layer in model._flatten_layers()}
     made = plan(here, there, settings, numbered, _dense_layers(model))
-    apply(made, source, model)
+    apply(made.taken, source, variables)
     warning = None
     if made.missing:
         warning = f"warm start: not there, so they keep their initial values: {some(made.missing, 4)}"
-    return WarmStartResult(record(made, source, settings), lines(made, source), warning)
+    return WarmStartResult(record(made, source, settings), lines(made, source), warning), source, made
+
+
+def _take(taken: Mapping[str, str], path: Path, variables: Mapping[str, Any]) -> None:
+    """What the other ranks do, from what the chief has chosen and checked."""
+    with ExitStack() as held:
+        apply(taken, read_source(path, held, digests=False), variables)
 
 
 def _check_map(source: Source, settings: WarmStartSettings) -> None:
@@ -91,26 +124,24 @@ def _snake_case(name: str) -> str:
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def apply(made: Plan, source: Source, model: keras.Model) -> None:
-    """Gives the model's variables their values from `source`, cast to their dtype. Local.
+def apply(taken: Mapping[str, str], source: Source, variables: Mapping[str, Any]) -> None:
+    """Gives `variables` what this rank holds of those of `source` that they take, cast to their dtype. Local.
 
     Raises:
         UserError: A value is NaN, or too large for the variable's dtype; nothing has been assigned.
     """
-    variables = by_path(model.variables)
     values = {}
-    for name, other in made.taken.items():
-        array = source.arrays[other]
+    for name, array in source.read({name: (other, share_of(variables[name])) for name, other in taken.items()}):
         dtype = tf.as_dtype(variables[name].dtype).as_numpy_dtype
         with np.errstate(over="ignore"):
             values[name] = array.astype(dtype)
         if _spoilt(array, values[name]):
             raise UserError(
-                f"warm start: {other} of {source.path} holds NaN, or numbers too large for {variables[name].dtype}"
+                f"warm start: {taken[name]} of {source.path} holds NaN, or numbers too large for "
+                f"{variables[name].dtype}"
             )
     for name, value in values.items():
-        share = share_of(variables[name])
-        variables[name].assign(value if share is None else share.of(value))
+        variables[name].assign(value)
 
 
 def _spoilt(given: np.ndarray, cast: np.ndarray) -> bool:

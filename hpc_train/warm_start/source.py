@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from hpc_train.checkpoint.format import read_snapshot
+from hpc_train.checkpoint.format import read_parts, read_snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, DamagedError, FormatError, check, read_manifest
 from hpc_train.checkpoint.names import Retention
+from hpc_train.distributed.share import Share
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.jobdir.paths import CHECKPOINTS, step_of
@@ -43,15 +44,34 @@ class Source:
     Attributes:
         path: Absolute, links followed; of a checkpoint of TensorFlow the prefix.
         step: After which they were saved, None where that isn't known.
-        arrays: By path, in the model's order; the optimizer's are not among them.
+        arrays: By path, in the model's order; the optimizer's are not among them. StoredArrays where there is a folder.
         others: What else a checkpoint of TensorFlow has, which is left aside: its kind by name.
+        folder: Of a job's checkpoint whose arrays are still there.
     """
 
     path: Path
     kind: Kind
     step: int | None
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Any]
     others: Mapping[str, tensorflow_checkpoint.Other] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def read(self, wanted: Mapping[str, tuple[str, Share | None]]) -> Iterator[tuple[str, np.ndarray]]:
+        """Values, one after the other; of a folder no more than these is read.
+
+        Args:
+            wanted: By any name, with which each comes: the variable's path, and which part of it; None: all.
+
+        Raises:
+            UserError: The folder is damaged or cannot be read.
+        """
+        if self.folder is not None:
+            with _told(self.path):
+                stored = {name: (self.arrays[path].dataset, share) for name, (path, share) in wanted.items()}
+                yield from read_parts(self.folder, stored)
+            return
+        for name, (path, share) in wanted.items():
+            yield name, self.arrays[path] if share is None else share.of(self.arrays[path])
 
 
 def check_path(path: Path, job_dir: Path | None = None) -> Kind:
@@ -115,20 +135,35 @@ def _names_in(path: Path) -> list[str]:
         return []
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path, held: ExitStack | None = None, digests: bool = True) -> Source:
     """Reads the model's variables at `path`, whole. Local; TensorFlow has been set up.
 
     A job's checkpoint is read under the lock that keeps it from being removed. No code that is stored at `path` runs.
+
+    Args:
+        held: Keeps a job's checkpoint from being removed until it is closed: its arrays are left there.
+        digests: Compare those of a job's checkpoint.
 
     Raises:
         UserError: There is nothing to start from, or it is damaged or cannot be read.
     """
     path = path.resolve() if path.is_dir() else path.parent.resolve() / path.name  # files of a prefix may be links
     kind = check_path(path)
-    try:
+    with _told(path):
         if kind == "TensorFlow checkpoint":
             return _of_tensorflow(path)
-        return Source(path.resolve(), kind, *_READERS[kind](path.resolve()))
+        path = path.resolve()
+        if kind in ("job-dir", "checkpoint"):
+            folder, step, arrays = (_of_job_dir if kind == "job-dir" else _of_checkpoint)(path, held, digests)
+            return Source(path, kind, step, arrays, folder=None if held is None else folder)
+        return Source(path, kind, *_READERS[kind](path))
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """A context whose errors of a file are UserErrors."""
+    try:
+        yield
     except (DamagedError, FormatError) as error:
         raise UserError(f"warm_start_from: {error}") from None
     except OSError as error:
@@ -139,7 +174,7 @@ def _manager(folder: Path) -> CheckpointManager:
     return CheckpointManager(folder, Retention(0))
 
 
-def _of_job_dir(path: Path) -> tuple[int, dict[str, np.ndarray]]:
+def _of_job_dir(path: Path, held: ExitStack | None, digests: bool) -> tuple[Path, int, dict[str, Any]]:
     """The newest whole checkpoint."""
     folder = path if path.name == CHECKPOINTS else path / CHECKPOINTS
     manager, why = _manager(folder), ""
@@ -147,7 +182,7 @@ def _of_job_dir(path: Path) -> tuple[int, dict[str, np.ndarray]]:
         vanished = False
         for step in reversed(manager.steps()):
             try:
-                return _of_checkpoint(manager.path(step))
+                return _of_checkpoint(manager.path(step), held, digests)
             except DamagedError as error:
                 why = why or f": {error}"
             except FileNotFoundError:
@@ -157,12 +192,17 @@ def _of_job_dir(path: Path) -> tuple[int, dict[str, np.ndarray]]:
     raise UserError(f"warm_start_from: {path}: no checkpoint there is whole{why}")
 
 
-def _of_checkpoint(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
+def _of_checkpoint(folder: Path, held: ExitStack | None, digests: bool) -> tuple[Path, int, dict[str, Any]]:
     step = step_of(folder.name)
-    with _manager(folder.parent).reading(step) if step is not None else nullcontext():
+    with ExitStack() as lock:
+        if step is not None:
+            lock.enter_context(_manager(folder.parent).reading(step))
         step = read_manifest(folder).step if step is None else step
-        check(folder, step)
-        return step, read_snapshot(folder).model
+        check(folder, step, digests)
+        arrays = read_snapshot(folder, () if held is None else None).model
+        if held is not None:
+            held.push(lock.pop_all())
+        return folder, step, arrays
 
 
 def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
@@ -195,8 +235,6 @@ def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
 
 
 _READERS: dict[Kind, Callable[[Path], tuple[int | None, dict[str, np.ndarray]]]] = {
-    "job-dir": _of_job_dir,
-    "checkpoint": _of_checkpoint,
     ".keras file": _of_keras_file,
     "SavedModel": _of_saved_model,
 }

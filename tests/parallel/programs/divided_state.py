@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -27,9 +28,11 @@ from hpc_train.checkpoint.disk_io import MAX_WRITE_BYTES
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.optimizer_variables import build
+from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.share import Share, set_share, share_of
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.tensors import dtype_of
@@ -37,8 +40,10 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.recovery import Restorer
 from hpc_train.errors import JobEndedError, RankError, UserError
+from hpc_train.export.whole_model import WholeModel
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.own_steps import Updates
+from hpc_train.warm_start.apply import warm_start
 
 folder, what = Path(sys.argv[1]), sys.argv[2]
 world = join_world("multiple")
@@ -172,7 +177,7 @@ class Saving:
             config=config,
             manager=self.manager,
             watchdog=SimpleNamespace(at=self._move),
-            plan=SimpleNamespace(restored_step=None),
+            plan=SimpleNamespace(restored_step=None, roles=SimpleNamespace(model=1)),
         )
         self._state, self._parts = state, state.parts_read()
         self.checkpointing = Checkpointing(context, ranks, state)
@@ -341,6 +346,106 @@ def errors():
         raise AssertionError("went on")
 
 
+def warm_started():
+    """The chief chooses the checkpoint, and the others read no more of it than their own parts."""
+    share = uneven(0, (ROWS, WIDTH), world.rank, world.size)
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.Input((5,)), Held(share, name="wide"), keras.layers.Dense(3)])
+    manager = CheckpointManager(folder / "warm" / "checkpoints", Retention(0))
+    if world.is_chief:
+        for step in (1, 2):
+            whole = {v.path: keras.Variable(np.zeros((share_of(v) or v).shape), dtype=v.dtype) for v in model.variables}
+            there = {name: wanted(name, variable, step) for name, variable in whole.items()}
+            manager.save(Snapshot(there, {}, DataProgress(step, 0, ((0, 1),)), None, 1, 1.0))
+    world.broadcast(None)
+    read, dataset = [], h5py.Dataset.__getitem__
+
+    def read_noted(self, *key):
+        found = dataset(self, *key)
+        read.append((self.name, np.size(found)))
+        return found
+
+    sees = patch.object(CheckpointManager, "steps", (lambda _: [1, 2]) if world.is_chief else (lambda _: [1]))
+    with sees, patch.object(h5py.Dataset, "__getitem__", read_noted):
+        warm_start(world, model, WarmStartSettings(folder / "warm"), folder / "new")
+    kernel = model.variables[0]
+    assert kernel.numpy().tobytes() == wanted(kernel.path, kernel, 2).tobytes()
+    if not world.is_chief:
+        assert read == ([("/model/sequential.wide.kernel", share.size)] if share.size else []), read
+
+
+def replicas():
+    """Ranks with the same part are compared, before the first step, too, and one of them sends it to be exported."""
+    if world.size < 4:
+        return
+    state = first_state_of(world, "mesh")
+    fill(state, 1)
+    begin = partial(Restorer(None, state, world.rank, world.size, {}).restore, world, None)
+    begin()
+    name = "model/sequential/wide/kernel"
+    kernel = state._all[name]
+    if world.rank == 3:
+        kernel.assign(kernel.numpy() + np.ones((), kernel.numpy().dtype))
+    for action, said in (
+        (lambda: state.compare(7), f"variables of rank 3 differ from those of rank 1 after step 7, first {name}: "),
+        (begin, f"{name}: ranks 1 and 3 hold the same part of it, but model_fn gives them other values"),
+    ):
+        try:
+            action()
+        except (JobEndedError, UserError) as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+    copies, gather = [], World.gather_arrays
+
+    def gather_arrays(self, array):
+        found = gather(self, array)
+        copies.append(self.size)
+        return found
+
+    def build():
+        return SimpleNamespace(variables=[keras.Variable(np.zeros((ROWS, WIDTH)), dtype=kernel.dtype)])
+
+    exported = WholeModel(world, SimpleNamespace(variables=[kernel]), build)
+    with patch.object(World, "gather_arrays", gather_arrays):
+        exported.refresh()
+    assert set(copies) == ({2} if world.rank < 2 else set()), copies
+    if world.is_chief:
+        (found,) = exported.model.variables
+        assert found.numpy().tobytes() == wanted(name, found, 1).tobytes()
+
+
+def torn():
+    """A rank that fails to copy its part ends the save before anything is written; one that ends sends no old state."""
+    state = first_state_of(world, "columns")
+    fill(state, 1)
+    saving = Saving(state, folder / "torn")
+    try:
+        with saving:
+            saving.save(1)
+            saving.checkpointing.wait(1)
+            fill(state, 2)
+            if world.rank == world.size - 1:
+                state.__dict__["_read"] = {}.popitem
+            saving.save(2)
+    except (KeyError, RankError) as error:
+        assert "popitem" in str(error), error
+    else:
+        raise AssertionError("saved without a rank's part")
+    world.broadcast(None)
+    assert saving.manager.steps() == [1]
+    share = Share((4 * world.size,), 0, 4 * world.rank, 4 * world.rank + 4)
+    parts = RemoteParts(world, [(share, np.zeros(4))], int).__enter__()
+    try:
+        list(parts.arrays[0].blocks() if world.is_chief else ())
+        failure = ZeroDivisionError()  # of each of the other ranks alone
+    except OSError as error:
+        assert "rank 1 is ending, and sends no state" in str(error), error
+        failure = error
+    assert world.is_chief == isinstance(failure, OSError)
+    parts.__exit__(type(failure), failure, None)
+
+
 def killed(victim):
     """The process of `victim` dies in the middle of a save; the rest is looked at from outside."""
     state = first_state_of(world, "columns")
@@ -446,7 +551,11 @@ if what == "all":
         saves_and_restores(name)
     if world.size > 1:
         shapes_are_compared()
+        warm_started()
+    replicas()
     errors()
+    if world.size > 1:
+        torn()
 elif what == "job":
     job()
 elif what == "memory":

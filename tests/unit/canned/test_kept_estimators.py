@@ -13,6 +13,7 @@ import pytest
 
 import hpc_train as ht
 from hpc_train.canned.model_fn import canned_model
+from hpc_train.distributed.world import World
 from hpc_train.warm_start.apply import warm_start
 from tests.support import REPOSITORY
 
@@ -98,7 +99,7 @@ def batches(label: str, count: int) -> Iterator[Any]:
 def started(name: str, folder: Path) -> Any:
     """The model with the values of a kept checkpoint, all of which it takes."""
     model = canned_model(estimators()[name][0].params)
-    done = warm_start(model, ht.WarmStartSettings(folder), Path("/nowhere/new"))
+    done = warm_start(World.alone(), model, ht.WarmStartSettings(folder), Path("/nowhere/new"))
     assert (done.record["missing"], done.record["skipped"], done.record["unused"]) == ([], [], [])
     assert all(taken["name"] == taken["from"] for taken in done.record["taken"]), "they are called alike"
     return model

@@ -75,5 +75,5 @@ def test_a_warm_start_gives_each_rank_its_part(tmp_path: Path) -> None:
     path = next(name for name in there if name.endswith("divided/kernel"))
     saved = Snapshot({**there, path: kernel}, {}, DataProgress(1, 0, ((0, 1),)), None, 1, 1.0)
     at = CheckpointManager(tmp_path / "checkpoints", Retention(0)).save(saved)
-    warm_start(model, WarmStartSettings(ckpt_to_initialize_from=str(at)), tmp_path / "other")
+    warm_start(World.alone(), model, WarmStartSettings(ckpt_to_initialize_from=str(at)), tmp_path / "other")
     assert np.array_equal(by_path(model.variables)[path].numpy(), SHARE.of(kernel))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hpc_train.config.warm_start import WarmStartSettings
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.warm_start.apply import warm_start
 from hpc_train.warm_start.estimator_names import canonical
@@ -28,7 +29,7 @@ KIND = "TensorFlow checkpoint"
 
 
 def started(model: Any, path: Path, **names: Any) -> Any:
-    return warm_start(model, WarmStartSettings(path, **names), Path("/nowhere/new"))
+    return warm_start(World.alone(), model, WarmStartSettings(path, **names), Path("/nowhere/new"))
 
 
 def dnn(*units: int, **options: Any) -> Any:

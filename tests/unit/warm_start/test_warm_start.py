@@ -21,6 +21,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.warm_start import WarmStart, WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.model.model_state import by_path
 from hpc_train.warm_start.apply import warm_start
@@ -289,7 +290,7 @@ def test_all_that_a_model_was_saved_as_gives_the_same(
     model, new = old[0], build()
     before = [value(v) for v in new.variables if "seed" in v.path]
     assert check_path(old[1] / path) == kind
-    done = warm_start(new, settings(ckpt_to_initialize_from=old[1] / path), tmp_path)
+    done = warm_start(World.alone(), new, settings(ckpt_to_initialize_from=old[1] / path), tmp_path)
     for ours, theirs in zip(new.variables, model.variables, strict=True):
         if "seed" not in ours.path:
             np.testing.assert_array_equal(value(ours), value(theirs).astype(F32), err_msg=ours.path)
@@ -304,14 +305,16 @@ def test_a_model_with_another_head_takes_the_rest(old: tuple[Any, Path], tmp_pat
     new = build(7, body="encoder")
     path = old[1] / "job"
     with pytest.raises(UserError, match=r"head/kernel is float32 \[5, 7\] here, but head/kernel is bfloat16 \[5, 3\]"):
-        warm_start(new, settings(ckpt_to_initialize_from=path), tmp_path)
+        warm_start(World.alone(), new, settings(ckpt_to_initialize_from=path), tmp_path)
     body, head = value(old[0].variables[0]), value(new.get_layer("head").kernel)
     chosen = settings(ckpt_to_initialize_from=path, vars_to_warm_start="(?!head)")
-    missing = warm_start(new, chosen, tmp_path)
+    missing = warm_start(World.alone(), new, chosen, tmp_path)
     assert [name.split("/")[0] for name in missing.record["missing"]] == ["encoder"] * 4
     assert [name.split("/")[0] for name in missing.record["unused"]] == ["body"] * 4 + ["head"] * 2
     assert missing.warning is not None and "not there, so they keep their initial values: encoder" in missing.warning
-    done = warm_start(new, dataclasses.replace(chosen, var_name_to_prev_var_name={"encoder/": "body/"}), tmp_path)
+    done = warm_start(
+        World.alone(), new, dataclasses.replace(chosen, var_name_to_prev_var_name={"encoder/": "body/"}), tmp_path
+    )
     assert [name for name in done.record["skipped"] if "seed" not in name] == ["head/kernel", "head/bias"]
     assert (len(done.record["taken"]), done.record["missing"], done.warning) == (8, [], None)
     np.testing.assert_array_equal(value(new.variables[0]), body)
@@ -323,13 +326,13 @@ def test_bfloat16_takes_float32(old: tuple[Any, Path], tmp_path: Path) -> None:
     fill(source)
     save(source, tmp_path / "job", 5)
     new = build(dtype="bfloat16")
-    warm_start(new, settings(ckpt_to_initialize_from=tmp_path / "job"), tmp_path / "new")
+    warm_start(World.alone(), new, settings(ckpt_to_initialize_from=tmp_path / "job"), tmp_path / "new")
     ours, theirs = value(new.get_layer("head").kernel), value(source.get_layer("head").kernel)
     np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
     source.get_layer("head").kernel.assign(np.full((5, 3), np.nan))
     source.save(tmp_path / "nan.keras")
     with pytest.raises(UserError, match=r"head/kernel of .* holds NaN"):
-        warm_start(new, settings(ckpt_to_initialize_from=tmp_path / "nan.keras"), tmp_path / "new")
+        warm_start(World.alone(), new, settings(ckpt_to_initialize_from=tmp_path / "nan.keras"), tmp_path / "new")
 
 
 def test_a_damaged_checkpoint_is_passed_over_in_a_job_dir_and_refused_by_itself(
