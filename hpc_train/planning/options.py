@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hpc_train.distributed.collectives import MOST_ELEMENTS
 from hpc_train.planning.holdings import Choice, Holding, ModelSizes, holdings
 from hpc_train.planning.traffic import Call
 
-MOST_ELEMENTS = 2**31 - 1
-"""Of what ranks exchange at once."""
 DOUBLINGS = 6
 """How often the ranks are doubled to find how many would do."""
 
@@ -152,10 +151,10 @@ def rows_that_fit(option: Option, memory: Memory, rows: int) -> int | None:
 
 
 def in_pieces(sizes: ModelSizes) -> list[str]:
-    """A sentence for each variable that has more elements than ranks exchange at once."""
+    """A sentence for each variable that has more elements than ranks exchange at once; rows of a table go by itself."""
     return [
         f"{v.path} has {v.elements:,} elements, more than 2^31 - 1, which ranks exchange at once: it goes in "
         f"{-(-v.elements // MOST_ELEMENTS)} pieces"
         for v in sizes.variables
-        if v.elements > MOST_ELEMENTS
+        if v.elements > MOST_ELEMENTS and v.averaged != "alone"
     ]

@@ -116,3 +116,5 @@ def test_a_smaller_batch_is_named_where_it_helps() -> None:
 def test_a_variable_of_too_many_elements_goes_in_pieces(elements: int, pieces: int | None) -> None:
     notes = in_pieces(ModelSizes((VariableSizes("table", elements, elements, 4),)))
     assert [f"{pieces} pieces" in note for note in notes] == ([True] if pieces else [])
+    rows = VariableSizes("rows", elements, elements, 4, averaged="alone")
+    assert not in_pieces(ModelSizes((rows,))), "only those that a batch needs travel"
