@@ -216,7 +216,7 @@ def pieces(variables: Sequence[VariableSizes], mesh: Mesh) -> list[int]:
     return found
 
 
-def cut(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
+def served(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
     """How many elements of each variable each of so many servers has: by server and variable."""
     specs = [VariableSpec((variable.elements,), np.dtype(f"V{variable.itemsize}")) for variable in variables]
     parts = partition(specs, ranks)
@@ -283,11 +283,11 @@ def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[
     A server has its part of the parameters, two copies of it that workers read, a mailbox for each worker, and its part
     of the optimizer; the model is built there, too.
     """
-    shares = cut(sizes.variables, choice.servers)
+    shares = served(sizes.variables, choice.servers)
     parts = [sum(n * v.itemsize for n, v in zip(own, sizes.variables, strict=True)) for own in shares]
     slots = [sum(n * v.slot for n, v in zip(own, sizes.variables, strict=True)) for own in shares]
     beside = sum(variable.beside for variable in sizes.variables) + sizes.common
-    served = [
+    servers = [
         Holding(
             sizes.parameters + 3 * part,
             choice.ranks * part,
@@ -300,4 +300,4 @@ def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[
     ]
     gradients = sizes.gradients * (1 + accumulates)
     worker = Holding(sizes.parameters, gradients, 0, sizes.state, sizes.activations)
-    return [served[0], max([worker, *served[1:]], key=lambda one: one.total)]
+    return [servers[0], max([worker, *servers[1:]], key=lambda one: one.total)]
