@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_train.distributed.collectives import MOST_ELEMENTS
 from hpc_train.planning.holdings import Choice, Holding, ModelSizes, holdings
@@ -78,10 +78,23 @@ def choices(ranks: int, cuttable: bool, layers_divide: bool, idle: int = 0, serv
     meshes = [1, *(n for n in range(2, ranks + 1) if ranks % n == 0)] if layers_divide else [1]
     for model in meshes:
         yield Choice(ranks, model)
-        if model < ranks and (cuttable or model == 1):
+        if ranks > 1 and (cuttable or model == 1):
             yield Choice(ranks, model, True)
     if ranks > servers:
         yield Choice(ranks - servers, servers=servers)
+
+
+def distinct(options: Sequence[Option]) -> tuple[Option, ...]:
+    """Without the sharded meshes of which ranks hold what they do without; but with what is asked for."""
+    whole = {one.choice: one for one in options if not one.choice.shard_optimizer}
+
+    def adds(one: Option) -> bool:
+        if one.asked or one.choice.model == 1 or not one.choice.shard_optimizer:
+            return True
+        other = whole[replace(one.choice, shard_optimizer=False)]
+        return (one.ranks, one.refused) != (other.ranks, other.refused)
+
+    return tuple(one for one in options if adds(one))
 
 
 def exchanges(sizes: ModelSizes, choice: Choice, halves: bool = False) -> tuple[Call, ...]:
