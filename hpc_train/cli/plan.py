@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import answer, console, errors, say, show
-from hpc_train.telemetry.units import counted, size
+from hpc_train.telemetry.units import counted, short_secs, short_size, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,35 +121,29 @@ def _table(found: JobPlan, measured: Links | None, width: int) -> Table:
     from hpc_train.planning.links import seconds
 
     shown = [option for option in found.options if option.ranks]
-    unit, name = (1e9, "GB") if max(_needs(option, found) for option in shown) >= 1e10 else (1e6, "MB")
     most = [option.most(found.memory) for option in shown]
 
-    def column(title: str, values: list[float | None], scale: float = unit) -> Column:
-        cells = [Text("–" if value is None else _digits(value / scale)) for value in values]
+    def column(title: str, values: Iterable[float | None], how: Callable[[float], str] = short_size) -> Column:
+        cells = [Text("–" if value is None else how(value)) for value in values]
         return Column(title, tuple(cells), right=True)
 
     secs = [seconds(measured, option.calls, found.nodes) for option in shown]
     fits = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("?")}
     return table_of(
         [
-            Column(f"{name} a rank", tuple(Text(("> " if o.asked else "  ") + o.choice.name) for o in shown)),
+            Column("bytes a rank", tuple(Text(("> " if o.asked else "  ") + o.choice.name) for o in shown)),
             column("model", [held.model for held in most]),
-            column("grads", [held.gradients for held in most]),
-            column("optim", [held.optimizer for held in most]),
+            column("grad", [held.gradients for held in most]),
+            column("opt", [held.optimizer for held in most]),
             column("activ", [held.activations for held in most]),
             column("room", [held.snapshot for held in most]),
             column("total", [_needs(option, found) for option in shown]),
             Column("fits", tuple(fits[option.fits(found.memory)] for option in shown)),
             column("sent", [option.sent for option in shown]),
-            column("s", list(secs), 1.0),
+            column("time", secs, short_secs),
         ],
         cut=True,
     )
-
-
-def _digits(value: float) -> str:
-    """In five characters at most, up to 99,999. Pure."""
-    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _lines(found: JobPlan, measured: Links | None) -> list[str]:
@@ -164,7 +159,7 @@ def _lines(found: JobPlan, measured: Links | None) -> list[str]:
         "" if found.memory.device else f"total: with {size(process)} of Python and TensorFlow",
         f"activ: an estimate: the most that is there at once of a traced step of {counted(found.batch, 'row')}, each "
         "tensor from the operation that computes it to the last that reads it",
-        f"sent: by the rank that sends most in a step; s: seconds for that, {rates}"
+        f"sent: by the rank that sends most in a step; time: what that takes, {rates}"
         + (f": {measured.where}" if measured else ""),
     ]
     about += [f"{option.choice.name}: not possible: {option.refused}" for option in found.options if option.refused]
