@@ -88,6 +88,9 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
             "secs": seconds(measured, option.calls, found.nodes) if option.ranks else None,
         }
 
+    def on(option: Option | None) -> dict[str, Any] | None:
+        return None if option is None else {"ranks": option.choice.size, "run": option.choice.keys}
+
     own = asdict(found.sizes)
     del own["calls"]
     return {
@@ -100,9 +103,8 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
         "model": own,
         "options": [of(option) for option in found.options],
         "best": found.best.choice.keys if found.best else None,
-        "on_more_ranks": {"ranks": found.on_more.choice.size, "run": found.on_more.choice.keys}
-        if found.on_more
-        else None,
+        "on_more_ranks": on(found.on_more),
+        "without_exporters": on(found.unexported),
         "rows_that_fit": found.rows,
         "notes": list(found.notes),
     }
@@ -177,21 +179,34 @@ def _advice(found: JobPlan) -> list[str]:
     if found.best is not None and found.best.asked:
         return [f"It fits as {found.job} asks for it."]
     if found.best is not None:
+        wrong = "is not possible" if any(one.asked and one.refused for one in found.options) else "does not fit"
         return [
-            "It does not fit as it is. The first way that does; put into the job file:",
-            f"    {_line(found.best, found)}",
+            f"It {wrong} as it is. The first way that fits; put into the job file:",
+            *_changes(found.best, found),
         ]
     least = min(_needs(option, found) for option in found.options if option.ranks)
     lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {size(least)} a rank are needed."]
-    if found.on_more is not None:
-        lines += [f"On {counted(found.on_more.choice.size, 'rank')} this does:", f"    {_line(found.on_more, found)}"]
-    else:
-        lines += [
-            *_wrapped(
-                "More ranks alone do not help: layers of ht.parallel divide parameters and activations among ranks "
-                "(run.mesh); run.mixed_precision and run.accumulate_steps make activations smaller."
-            )
-        ]
+    if (bare := found.unexported) is not None:
+        lines += _wrapped(
+            f"Without exporters ({size(found.sizes.exported)} of it on the chief, which exports the whole model) it "
+            f"fits on {counted(bare.choice.size, 'rank')}; leave them out, and export later, by `hpc-train export` on "
+            "a machine with more memory:"
+        )
+        lines += ["    eval: {exporters: {}}", *_changes(bare, found)]
+    if (more := found.on_more) is not None:
+        changes = _changes(more, found)
+        how = "this does:" if changes else f"it fits as {found.job} asks for it."
+        lines += [f"On {counted(more.choice.size, 'rank')} {how}", *changes]
+    elif bare is None and found.table is not None:
+        lines += _wrapped(
+            f"More ranks alone do not help: layer {found.table!r} (keras.layers.Embedding) is most of the model, and "
+            "each rank has all of it. Of an ht.parallel.ShardedEmbedding in its place each holds a part of the rows."
+        )
+    elif bare is None:
+        lines += _wrapped(
+            "More ranks alone do not help: layers of ht.parallel divide parameters and activations among ranks "
+            "(run.mesh); run.mixed_precision and run.accumulate_steps make activations smaller."
+        )
     if found.rows is not None:
         lines += _wrapped(
             f"As it is, a batch of {counted(found.rows, 'row')} a rank would fit (data.train.batch_size: {found.rows})."
@@ -199,8 +214,10 @@ def _advice(found: JobPlan) -> list[str]:
     return lines
 
 
-def _line(option: Option, found: JobPlan) -> str:
-    return option.choice.line(next(one.choice for one in found.options if one.asked))
+def _changes(option: Option, found: JobPlan) -> list[str]:
+    """The line of the job file that makes `option` of it, where there is one to change."""
+    asked = next(one.choice for one in found.options if one.asked)
+    return [] if option.choice.keys == asked.keys else [f"    {option.choice.line(asked)}"]
 
 
 COMMANDS = (

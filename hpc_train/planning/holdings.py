@@ -85,6 +85,11 @@ class ModelSizes:
         """Bytes of the trainable variables of a model on one rank."""
         return sum(variable.whole * variable.itemsize for variable in self.variables)
 
+    @property
+    def exported(self) -> int:
+        """Bytes of a whole model, which an exporter needs."""
+        return self.whole + self.state
+
     @cached_property
     def gradients(self) -> int:
         """Bytes of the gradients that are as large as their variables."""
@@ -248,7 +253,7 @@ def holdings(
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
-    exported = sizes.whole + sizes.state if exports and parts else 0
+    exported = sizes.exported if exports and parts else 0
     chief = replace(chief, exported=exported, snapshot=chief.parameters + chief.state + chief.optimizer)
     others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps
