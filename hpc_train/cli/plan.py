@@ -14,6 +14,7 @@ import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import answer, console, errors, say, show
+from hpc_train.errors import UserError
 from hpc_train.telemetry.units import counted, short_secs, short_size, size
 
 if TYPE_CHECKING:
@@ -47,19 +48,21 @@ def plan(
     The model is built here, in one process, and a training step is traced; nothing is trained, and large variables
     take no memory.
     """
-    from hpc_train.config.job import load_job
+    from hpc_train.config.program import ProgramConfig, load_any
     from hpc_train.distributed.silence import without_chatter
     from hpc_train.jobs.tiers import load_tiers, resources_for
     from hpc_train.planning.links import measured_here, read_links
 
     with errors():
-        job = load_job(job_file, settings or ())
+        job = load_any(job_file, settings or ())
         wants = resources_for(job.resources, load_tiers(os.environ, Path.home()))
         file = links or measured_here()
         measured = None if file is None else read_links(file)
         with without_chatter():
-            from hpc_train.planning.job_plan import plan_job
+            from hpc_train.planning.job_plan import FOR, plan_job
 
+            if isinstance(job, ProgramConfig):
+                raise UserError(f"module: {job.module}: a program of its own; {FOR}")
             found = plan_job(job, job_file.absolute().parent, ranks, wants, memory)
     if as_json:
         print(json.dumps(described(found, measured)))

@@ -28,6 +28,9 @@ from hpc_train.planning.options import (
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.units import counted
 
+FOR = "plan is for jobs that train a Keras model (`model:`), of which it shows what each rank holds and sends"
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """What `ranks` ranks will hold and send, for each way to divide the job among them.
@@ -67,7 +70,7 @@ def plan_job(job: JobConfig, code: Path, ranks: int, resources: Resources, memor
         UserError: The model or the data cannot be used, or the ranks are too few. Whatever the model raises.
     """
     if isinstance(job.model, GBDTModel):
-        raise UserError("model: gbdt: trees have no parameters that ranks hold or exchange; `plan` is for Keras models")
+        raise UserError(f"model: gbdt: trees have no parameters that ranks hold or exchange; {FOR}")
     roles = strategy_of(job.run.strategy).roles(ranks, job.run)
     room, nodes = _memory_of(resources, ranks, memory)
     with ExitStack() as stack:

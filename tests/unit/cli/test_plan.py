@@ -192,6 +192,20 @@ def test_mistakes(job: Job, words: list[object], said: str) -> None:
     assert said in " ".join(done.output.replace("│", " ").split())
 
 
+def test_jobs_of_which_there_is_nothing_to_plan(job: Job) -> None:
+    columns = "{x: {type: number, role: numeric}, y: {type: boolean, role: label, vocabulary: [false, true]}}"
+    trees = [f"model={{builtin: gbdt, schema: {{task: binary, columns: {columns}}}}}", "eval.start_delay_secs=0"]
+    sections = ["data.train={shards: data/train-*.h5, batch_size: 16}", "data.eval={shards: data/test-*.h5}"]
+    done = call(job.file, "--ranks", 2, *(word for one in (*trees, *sections) for word in ("--set", one)))
+    assert done.exit_code == 2
+    assert "trees have no parameters that ranks hold or exchange; plan is for jobs that train" in done.output
+    own = job.folder / "own.yaml"
+    own.write_text("name: own\nmodule: trainer.task\n")
+    done = call(own, "--ranks", 2)
+    assert done.exit_code == 2
+    assert "module: trainer.task: a program of its own; plan is for jobs that train a Keras model" in done.output
+
+
 def test_a_model_that_does_not_take_its_rows(tmp_path: Path) -> None:
     job = make_job_in(tmp_path, model=LAMB.replace("(8,)", "(9,)"))
     done = call(job.file, "--ranks", 2)
