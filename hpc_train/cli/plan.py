@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import answer, console, errors, say, show
-from hpc_train.telemetry.units import counted, size
+from hpc_train.errors import UserError
+from hpc_train.telemetry.units import counted, short_secs, short_size, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,19 +48,21 @@ def plan(
     The model is built here, in one process, and a training step is traced; nothing is trained, and large variables
     take no memory.
     """
-    from hpc_train.config.job import load_job
+    from hpc_train.config.program import ProgramConfig, load_any
     from hpc_train.distributed.silence import without_chatter
     from hpc_train.jobs.tiers import load_tiers, resources_for
     from hpc_train.planning.links import measured_here, read_links
 
     with errors():
-        job = load_job(job_file, settings or ())
+        job = load_any(job_file, settings or ())
         wants = resources_for(job.resources, load_tiers(os.environ, Path.home()))
         file = links or measured_here()
         measured = None if file is None else read_links(file)
         with without_chatter():
-            from hpc_train.planning.job_plan import plan_job
+            from hpc_train.planning.job_plan import FOR, plan_job
 
+            if isinstance(job, ProgramConfig):
+                raise UserError(f"module: {job.module}: a program of its own; {FOR}")
             found = plan_job(job, job_file.absolute().parent, ranks, wants, memory)
     if as_json:
         print(json.dumps(described(found, measured)))
@@ -87,6 +91,9 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
             "secs": seconds(measured, option.calls, found.nodes) if option.ranks else None,
         }
 
+    def on(option: Option | None) -> dict[str, Any] | None:
+        return None if option is None else {"ranks": option.choice.size, "run": option.choice.keys}
+
     own = asdict(found.sizes)
     del own["calls"]
     return {
@@ -99,9 +106,8 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
         "model": own,
         "options": [of(option) for option in found.options],
         "best": found.best.choice.keys if found.best else None,
-        "on_more_ranks": {"ranks": found.on_more.choice.size, "run": found.on_more.choice.keys}
-        if found.on_more
-        else None,
+        "on_more_ranks": on(found.on_more),
+        "without_exporters": on(found.unexported),
         "rows_that_fit": found.rows,
         "notes": list(found.notes),
     }
@@ -120,35 +126,29 @@ def _table(found: JobPlan, measured: Links | None, width: int) -> Table:
     from hpc_train.planning.links import seconds
 
     shown = [option for option in found.options if option.ranks]
-    unit, name = (1e9, "GB") if max(_needs(option, found) for option in shown) >= 1e10 else (1e6, "MB")
     most = [option.most(found.memory) for option in shown]
 
-    def column(title: str, values: list[float | None], scale: float = unit) -> Column:
-        cells = [Text("–" if value is None else _digits(value / scale)) for value in values]
+    def column(title: str, values: Iterable[float | None], how: Callable[[float], str] = short_size) -> Column:
+        cells = [Text("–" if value is None else how(value)) for value in values]
         return Column(title, tuple(cells), right=True)
 
     secs = [seconds(measured, option.calls, found.nodes) for option in shown]
     fits = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("?")}
     return table_of(
         [
-            Column(f"{name} a rank", tuple(Text(("> " if o.asked else "  ") + o.choice.name) for o in shown)),
+            Column("bytes a rank", tuple(Text(("> " if o.asked else "  ") + o.choice.name) for o in shown)),
             column("model", [held.model for held in most]),
-            column("grads", [held.gradients for held in most]),
-            column("optim", [held.optimizer for held in most]),
+            column("grad", [held.gradients for held in most]),
+            column("opt", [held.optimizer for held in most]),
             column("activ", [held.activations for held in most]),
             column("room", [held.snapshot for held in most]),
             column("total", [_needs(option, found) for option in shown]),
             Column("fits", tuple(fits[option.fits(found.memory)] for option in shown)),
             column("sent", [option.sent for option in shown]),
-            column("s", list(secs), 1.0),
+            column("time", secs, short_secs),
         ],
         cut=True,
     )
-
-
-def _digits(value: float) -> str:
-    """In five characters at most, up to 99,999. Pure."""
-    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _lines(found: JobPlan, measured: Links | None) -> list[str]:
@@ -164,7 +164,7 @@ def _lines(found: JobPlan, measured: Links | None) -> list[str]:
         "" if found.memory.device else f"total: with {size(process)} of Python and TensorFlow",
         f"activ: an estimate: the most that is there at once of a traced step of {counted(found.batch, 'row')}, each "
         "tensor from the operation that computes it to the last that reads it",
-        f"sent: by the rank that sends most in a step; s: seconds for that, {rates}"
+        f"sent: by the rank that sends most in a step; time: what that takes, {rates}"
         + (f": {measured.where}" if measured else ""),
     ]
     about += [f"{option.choice.name}: not possible: {option.refused}" for option in found.options if option.refused]
@@ -182,21 +182,34 @@ def _advice(found: JobPlan) -> list[str]:
     if found.best is not None and found.best.asked:
         return [f"It fits as {found.job} asks for it."]
     if found.best is not None:
+        wrong = "is not possible" if any(one.asked and one.refused for one in found.options) else "does not fit"
         return [
-            "It does not fit as it is. The first way that does; put into the job file:",
-            f"    {_line(found.best, found)}",
+            f"It {wrong} as it is. The first way that fits; put into the job file:",
+            *_changes(found.best, found),
         ]
     least = min(_needs(option, found) for option in found.options if option.ranks)
     lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {size(least)} a rank are needed."]
-    if found.on_more is not None:
-        lines += [f"On {counted(found.on_more.choice.size, 'rank')} this does:", f"    {_line(found.on_more, found)}"]
-    else:
-        lines += [
-            *_wrapped(
-                "More ranks alone do not help: layers of ht.parallel divide parameters and activations among ranks "
-                "(run.mesh); run.mixed_precision and run.accumulate_steps make activations smaller."
-            )
-        ]
+    if (bare := found.unexported) is not None:
+        lines += _wrapped(
+            f"Without exporters ({size(found.sizes.exported)} of it on the chief, which exports the whole model) it "
+            f"fits on {counted(bare.choice.size, 'rank')}; leave them out, and export later, by `hpc-train export` on "
+            "a machine with more memory:"
+        )
+        lines += ["    eval: {exporters: {}}", *_changes(bare, found)]
+    if (more := found.on_more) is not None:
+        changes = _changes(more, found)
+        how = "this does:" if changes else f"it fits as {found.job} asks for it."
+        lines += [f"On {counted(more.choice.size, 'rank')} {how}", *changes]
+    elif bare is None and found.table is not None:
+        lines += _wrapped(
+            f"More ranks alone do not help: layer {found.table!r} (keras.layers.Embedding) is most of the model, and "
+            "each rank has all of it. Of an ht.parallel.ShardedEmbedding in its place each holds a part of the rows."
+        )
+    elif bare is None:
+        lines += _wrapped(
+            "More ranks alone do not help: layers of ht.parallel divide parameters and activations among ranks "
+            "(run.mesh); run.mixed_precision and run.accumulate_steps make activations smaller."
+        )
     if found.rows is not None:
         lines += _wrapped(
             f"As it is, a batch of {counted(found.rows, 'row')} a rank would fit (data.train.batch_size: {found.rows})."
@@ -204,8 +217,10 @@ def _advice(found: JobPlan) -> list[str]:
     return lines
 
 
-def _line(option: Option, found: JobPlan) -> str:
-    return option.choice.line(next(one.choice for one in found.options if one.asked))
+def _changes(option: Option, found: JobPlan) -> list[str]:
+    """The line of the job file that makes `option` of it, where there is one to change."""
+    asked = next(one.choice for one in found.options if one.asked)
+    return [] if option.choice.keys == asked.keys else [f"    {option.choice.line(asked)}"]
 
 
 COMMANDS = (

@@ -85,6 +85,11 @@ class ModelSizes:
         """Bytes of the trainable variables of a model on one rank."""
         return sum(variable.whole * variable.itemsize for variable in self.variables)
 
+    @property
+    def exported(self) -> int:
+        """Bytes of a whole model, which an exporter needs."""
+        return self.whole + self.state
+
     @cached_property
     def gradients(self) -> int:
         """Bytes of the gradients that are as large as their variables."""
@@ -216,7 +221,7 @@ def pieces(variables: Sequence[VariableSizes], mesh: Mesh) -> list[int]:
     return found
 
 
-def cut(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
+def served(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
     """How many elements of each variable each of so many servers has: by server and variable."""
     specs = [VariableSpec((variable.elements,), np.dtype(f"V{variable.itemsize}")) for variable in variables]
     parts = partition(specs, ranks)
@@ -248,7 +253,7 @@ def holdings(
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
-    exported = sizes.whole + sizes.state if exports and parts else 0
+    exported = sizes.exported if exports and parts else 0
     chief = replace(chief, exported=exported, snapshot=chief.parameters + chief.state + chief.optimizer)
     others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps
@@ -283,11 +288,11 @@ def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[
     A server has its part of the parameters, two copies of it that workers read, a mailbox for each worker, and its part
     of the optimizer; the model is built there, too.
     """
-    shares = cut(sizes.variables, choice.servers)
+    shares = served(sizes.variables, choice.servers)
     parts = [sum(n * v.itemsize for n, v in zip(own, sizes.variables, strict=True)) for own in shares]
     slots = [sum(n * v.slot for n, v in zip(own, sizes.variables, strict=True)) for own in shares]
     beside = sum(variable.beside for variable in sizes.variables) + sizes.common
-    served = [
+    servers = [
         Holding(
             sizes.parameters + 3 * part,
             choice.ranks * part,
@@ -300,4 +305,4 @@ def _with_servers(sizes: ModelSizes, choice: Choice, accumulates: bool) -> list[
     ]
     gradients = sizes.gradients * (1 + accumulates)
     worker = Holding(sizes.parameters, gradients, 0, sizes.state, sizes.activations)
-    return [served[0], max([worker, *served[1:]], key=lambda one: one.total)]
+    return [servers[0], max([worker, *servers[1:]], key=lambda one: one.total)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.optimizer_trials import takes_rows
+from hpc_train.distributed.optimizer_trials import leaves_rows
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of
@@ -44,8 +45,8 @@ def sizes_of(
         model = build_model(estimator, dataset, _traced)
         updates = updates_of(model, dataset, getattr(estimator.model_fn, "__qualname__", "model_fn"))
     optimizers = {id(v): v for optimizer, _ in updates.optimizers for v in optimizer.variables}
-    by_rows = [takes_rows(optimizer) for optimizer, _ in updates.optimizers]
-    variables = tuple(_variable(v, slots.get(id(v), []), all(by_rows)) for v in model.trainable_variables)
+    keeps_rows = estimator.config.sparse_gradients == "keras" or all(leaves_rows(one) for one, _ in updates.optimizers)
+    variables = tuple(_variable(v, slots.get(id(v), []), keeps_rows) for v in model.trainable_variables)
     kept = {id(slot) for own in slots.values() for slot in own}
     trainable = {id(v) for v in model.trainable_variables}
     frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
@@ -62,27 +63,20 @@ def sizes_of(
     return sizes, model
 
 
-def _variable(variable: Any, slots: Sequence[Any], by_rows: bool) -> VariableSizes:
+def _variable(variable: Any, slots: Sequence[Any], keeps_rows: bool) -> VariableSizes:
     share, shape = share_of(variable), tuple(variable.shape)
     alike = [slot for slot in slots if tuple(slot.shape) == shape]
     return VariableSizes(
         variable.path,
-        _count(shape if share is None else share.shape),
-        _count(shape),
+        math.prod(shape if share is None else share.shape),
+        math.prod(shape),
         dtype_of(variable).itemsize,
         sum(dtype_of(slot).itemsize for slot in alike),
         sum(nbytes_of(slot) for slot in slots if tuple(slot.shape) != shape),
         averaged_over(variable),
-        in_rows=averaged_over(variable) == "alone" and by_rows and not slots,  # with slots, all rows are computed
+        in_rows=averaged_over(variable) == "alone" and keeps_rows,
         undivided=not shape or variable.constraint is not None,
     )
-
-
-def _count(shape: Sequence[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= int(size)
-    return product
 
 
 def _traced(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_train.distributed.collectives import MOST_ELEMENTS
 from hpc_train.planning.holdings import Choice, Holding, ModelSizes, holdings
@@ -78,10 +78,23 @@ def choices(ranks: int, cuttable: bool, layers_divide: bool, idle: int = 0, serv
     meshes = [1, *(n for n in range(2, ranks + 1) if ranks % n == 0)] if layers_divide else [1]
     for model in meshes:
         yield Choice(ranks, model)
-        if model < ranks and (cuttable or model == 1):
+        if ranks > 1 and (cuttable or model == 1):
             yield Choice(ranks, model, True)
     if ranks > servers:
         yield Choice(ranks - servers, servers=servers)
+
+
+def distinct(options: Sequence[Option]) -> tuple[Option, ...]:
+    """Without the sharded meshes of which ranks hold what they do without; but with what is asked for."""
+    whole = {one.choice: one for one in options if not one.choice.shard_optimizer}
+
+    def adds(one: Option) -> bool:
+        if one.asked or one.choice.model == 1 or not one.choice.shard_optimizer:
+            return True
+        other = whole[replace(one.choice, shard_optimizer=False)]
+        return (one.ranks, one.refused) != (other.ranks, other.refused)
+
+    return tuple(one for one in options if adds(one))
 
 
 def exchanges(sizes: ModelSizes, choice: Choice, halves: bool = False) -> tuple[Call, ...]:
@@ -151,10 +164,10 @@ def rows_that_fit(option: Option, memory: Memory, rows: int) -> int | None:
 
 
 def in_pieces(sizes: ModelSizes) -> list[str]:
-    """A sentence for each variable that has more elements than ranks exchange at once."""
+    """A sentence for each variable that has more elements than ranks exchange at once; rows of a table go by itself."""
     return [
         f"{v.path} has {v.elements:,} elements, more than 2^31 - 1, which ranks exchange at once: it goes in "
         f"{-(-v.elements // MOST_ELEMENTS)} pieces"
         for v in sizes.variables
-        if v.elements > MOST_ELEMENTS
+        if v.elements > MOST_ELEMENTS and v.averaged != "alone"
     ]

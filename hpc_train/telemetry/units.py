@@ -14,3 +14,23 @@ def size(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def short_size(count: float) -> str:
+    """Bytes in two or three digits and the letter of their unit (powers of 1000), for a table: 1.2G, 680M, 0."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= 0.9995 * scale:
+            return f"{_digits(count / scale)}{unit}"
+    return f"{count:.0f}"
+
+
+def short_secs(secs: float) -> str:
+    """A duration of a step as short, from microseconds on: 12s, 4.2ms, 0s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if secs >= 0.9995 * scale:
+            return f"{_digits(secs / scale)}{unit}"
+    return "<1µs" if secs else "0s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"

@@ -35,6 +35,19 @@ def build_model(params):
 """
 
 
+TABLE = """
+import keras
+from hpc_train import parallel
+
+def build_model(params):
+    x = keras.Input((8,))
+    rows = parallel.ShardedEmbedding(params["rows"], 8)(keras.ops.cast(x, "int32"))
+    model = keras.Model(x, keras.layers.Dense(4)(keras.layers.Flatten()(rows)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
 def call(*words: object) -> Result:
     return CliRunner().invoke(app, ["plan", *map(str, words)])
 
@@ -77,6 +90,7 @@ def test_the_table_has_80_columns(job: Job, monkeypatch: pytest.MonkeyPatch) -> 
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 80, done.output
     assert lines[1].startswith("> sync") and " yes " in lines[1]
+    assert lines[1].split()[2:5] == ["848", "848", "1.7k"], "with the state of metrics; no zeros"
     assert lines[-1] == "It fits as tiny asks for it."
     assert "activ: an estimate" in done.output
 
@@ -84,13 +98,14 @@ def test_the_table_has_80_columns(job: Job, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_fits_is_named_with_its_line(tmp_path: Path) -> None:
     job = make_job_in(tmp_path, model=DIVIDED)
     found = named(told(job, "--ranks", 4, "--memory", "80G", "--set", "resources.gpus_per_node=4"))
-    assert list(found) == ["sync", "shard_optimizer", "mesh 2 x 2", "mesh 2 x 2 + shard", "mesh 1 x 4", "async"]
+    last = ["mesh 1 x 4", "mesh 1 x 4 + shard"]
+    assert list(found) == ["sync", "shard_optimizer", "mesh 2 x 2", "mesh 2 x 2 + shard", *last, "async"]
     whole, half = found["sync"]["needs"], found["mesh 2 x 2"]["needs"]
     assert half < 0.6 * whole
     room = f"{(half + whole) // 2 >> 20}M"
     done = call(job.file, "--ranks", 4, "--memory", room, "--set", "resources.gpus_per_node=4")
     assert done.exit_code == 0, done.output
-    assert "It does not fit as it is. The first way that does" in done.output
+    assert "It does not fit as it is. The first way that fits" in done.output
     assert done.output.splitlines()[-1] in (
         "    run: {mesh: {data: 2, model: 2}}",
         "    run: {shard_optimizer: true}",
@@ -109,6 +124,45 @@ def test_what_cannot_be_is_told_with_the_reason(tmp_path: Path) -> None:
     assert options["sync"]["sent"] == PARAMETERS * 0 + 4 * (8 * 4 + 4) // 2, "in 16 bits"
     shown = call(job.file, "--ranks", 2).output
     assert "shard_optimizer: not possible: run.shard_optimizer: Lamb" in shown
+
+
+def test_exporters_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    final: dict[str, Any] = {"exporters": {"final": {}}}
+    table = make_job_in(tmp_path, "table", model=TABLE, params={"rows": 3 * 10**9}, eval=final)
+    shown = call(table.file, "--ranks", 4, "--memory", "90G").output
+    assert max(map(len, shown.splitlines())) <= 80, shown
+    said = " ".join(shown.split())
+    assert "Nothing fits on 4 ranks" in said and "More ranks alone" not in said
+    assert "Without exporters (96.0 GB of it on the chief, which exports the whole model) it fits on 8 ranks" in said
+    assert "`hpc-train export` on a machine with more memory: eval: {exporters: {}}" in said
+    found = told(table, "--ranks", 4, "--memory", "200G")
+    assert found["without_exporters"] == {"ranks": 4, "run": {}}
+    assert found["on_more_ranks"]["ranks"] == 8
+
+    plain = TABLE.replace("parallel.ShardedEmbedding", "keras.layers.Embedding")
+    whole = make_job_in(tmp_path, "whole", model=plain, params={"rows": 10**9}, eval=final)
+    said = " ".join(call(whole.file, "--ranks", 4, "--memory", "20G").output.split())
+    assert "(keras.layers.Embedding) is most of the model" in said and "an ht.parallel.ShardedEmbedding in" in said
+
+
+def test_a_way_that_is_asked_for_and_cannot_be_is_among_the_others(tmp_path: Path) -> None:
+    table = make_job_in(tmp_path, "table", model=TABLE, params={"rows": 1000}, run={"chief": "dedicated"})
+    options = named(told(table, "--ranks", 3, "--memory", "80G"))
+    assert list(options) == ["dedicated chief", "sync", "shard_optimizer", "async"]
+    assert options["dedicated chief"]["asked"]
+    assert "set run.chief: train" in options["dedicated chief"]["refused"]
+    assert options["sync"]["fits"] and options["shard_optimizer"]["fits"]
+    shown = call(table.file, "--ranks", 3, "--memory", "80G").output
+    assert "dedicated chief: not possible: layer" in " ".join(shown.split())
+    assert "It is not possible as it is. The first way that fits" in shown
+    assert shown.splitlines()[-1] == "    run: {chief: train}"
+    served = named(told(table, "--ranks", 3, "--set", "run.strategy=async", "--set", "run.chief=train"))
+    assert "is for strategy: sync" in served["async"]["refused"] and served["sync"]["refused"] is None
+
+    divided = make_job_in(tmp_path, "divided", model=DIVIDED.replace("4000", "4001"), run={"mesh": {"model": 2}})
+    options = named(told(divided, "--ranks", 2, "--memory", "80G"))
+    assert "cannot be divided" in options["mesh 1 x 2"]["refused"] and options["mesh 1 x 2"]["asked"]
+    assert options["sync"]["fits"]
 
 
 def test_seconds_are_of_the_links_that_were_measured(job: Job, tmp_path: Path) -> None:
@@ -136,6 +190,20 @@ def test_mistakes(job: Job, words: list[object], said: str) -> None:
     done = call(job.file, *words)
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_jobs_of_which_there_is_nothing_to_plan(job: Job) -> None:
+    columns = "{x: {type: number, role: numeric}, y: {type: boolean, role: label, vocabulary: [false, true]}}"
+    trees = [f"model={{builtin: gbdt, schema: {{task: binary, columns: {columns}}}}}", "eval.start_delay_secs=0"]
+    sections = ["data.train={shards: data/train-*.h5, batch_size: 16}", "data.eval={shards: data/test-*.h5}"]
+    done = call(job.file, "--ranks", 2, *(word for one in (*trees, *sections) for word in ("--set", one)))
+    assert done.exit_code == 2
+    assert "trees have no parameters that ranks hold or exchange; plan is for jobs that train" in done.output
+    own = job.folder / "own.yaml"
+    own.write_text("name: own\nmodule: trainer.task\n")
+    done = call(own, "--ranks", 2)
+    assert done.exit_code == 2
+    assert "module: trainer.task: a program of its own; plan is for jobs that train a Keras model" in done.output
 
 
 def test_a_model_that_does_not_take_its_rows(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def compiled(model: keras.Model, optimizer: Any = "adam") -> keras.Model:
     return model
 
 
-def measured(model: Any, mesh: Mesh) -> ModelSizes:
+def measured(model: Any, mesh: Mesh, **config: Any) -> ModelSizes:
     rows = np.zeros((BATCH, LENGTH), np.int32), np.zeros((BATCH, LENGTH), np.int64)
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(BATCH, drop_remainder=True)
-    return sizes_of(Estimator(lambda params: model(), RunConfig(model_dir=None), {}), dataset, mesh)[0]
+    return sizes_of(Estimator(lambda params: model(), RunConfig(model_dir=None, **config), {}), dataset, mesh)[0]
 
 
 @pytest.mark.parametrize("mesh", [Mesh(1, 1), Mesh(2, 1), Mesh(2, 2), Mesh(1, 4)], ids=lambda m: f"{m.data}x{m.model}")
@@ -93,6 +93,10 @@ def test_a_table_is_spread_over_all_ranks_and_its_rows_travel() -> None:
     assert not any(call.what == "gradients" and call.nbytes > 4000 for call in exchanges(found, Choice(4)))
     with_adam = measured(lambda: table("adam"), Mesh(4, 1))
     assert with_adam.gradients == with_adam.parameters, "it would touch all rows"
+    adagrad = measured(lambda: table("adagrad"), Mesh(4, 1))
+    assert adagrad.optimizer > rows.nbytes and adagrad.gradients == found.gradients, "it leaves the other rows alone"
+    as_keras = measured(lambda: table("adam"), Mesh(4, 1), sparse_gradients="keras")
+    assert as_keras.gradients == found.gradients
 
 
 def test_a_table_that_no_rank_could_hold() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.share import Averaged
-from hpc_train.planning.holdings import Choice, Holding, ModelSizes, VariableSizes, cut, holdings, pieces
+from hpc_train.planning.holdings import Choice, Holding, ModelSizes, VariableSizes, holdings, pieces, served
 from tests.support import SOAK
 
 variables = st.lists(
@@ -33,7 +33,7 @@ def adam(elements: int = 1000, **more: object) -> ModelSizes:
 @settings(max_examples=100 * SOAK, deadline=None)
 @pytest.mark.random
 def test_the_parts_of_all_servers_are_the_whole(found: list[VariableSizes], servers: int) -> None:
-    parts = cut(found, servers)
+    parts = served(found, servers)
     assert len(parts) == servers
     assert [sum(own) for own in zip(*parts, strict=True)] == [v.elements for v in found]
 

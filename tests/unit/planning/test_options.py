@@ -13,6 +13,7 @@ from hpc_train.planning.options import (
     Memory,
     Option,
     choices,
+    distinct,
     exchanges,
     first_that_fits,
     in_pieces,
@@ -46,10 +47,21 @@ def test_each_way_uses_all_ranks_and_is_there_once(ranks: int, cuttable: bool, d
 
 def test_meshes_are_those_that_divide_the_ranks() -> None:
     names = [choice.name for choice in choices(4, True, True)]
-    assert names == ["sync", "shard_optimizer", "mesh 2 x 2", "mesh 2 x 2 + shard", "mesh 1 x 4", "async"]
+    meshes = ["mesh 2 x 2", "mesh 2 x 2 + shard", "mesh 1 x 4", "mesh 1 x 4 + shard"]
+    assert names == ["sync", "shard_optimizer", *meshes, "async"]
     assert [choice.name for choice in choices(1, True, True)] == ["sync"]
     assert [choice.size for choice in choices(5, True, False, idle=1)] == [5, 5, 5, 5]
     assert [choice.ranks for choice in choices(5, True, False, idle=1)] == [4, 5, 5, 4]
+
+
+def test_a_sharded_mesh_is_one_of_them_where_it_holds_less() -> None:
+    parts = replace(SIZES, variables=(replace(SIZES.variables[0], elements=250, averaged="data"),))
+    whole = replace(parts, variables=(*parts.variables, VariableSizes("whole", 400, 400, 4, 8)))
+    both = [Choice(4, 4), Choice(4, 4, True)]
+    assert [one.choice for one in distinct([option(parts, choice) for choice in both])] == both[:1]
+    assert [one.choice for one in distinct([option(whole, choice) for choice in both])] == both
+    asked = [replace(option(parts, choice), asked=choice.shard_optimizer) for choice in both]
+    assert list(distinct(asked)) == asked
 
 
 def test_what_a_step_exchanges() -> None:
@@ -116,3 +128,5 @@ def test_a_smaller_batch_is_named_where_it_helps() -> None:
 def test_a_variable_of_too_many_elements_goes_in_pieces(elements: int, pieces: int | None) -> None:
     notes = in_pieces(ModelSizes((VariableSizes("table", elements, elements, 4),)))
     assert [f"{pieces} pieces" in note for note in notes] == ([True] if pieces else [])
+    rows = VariableSizes("rows", elements, elements, 4, averaged="alone")
+    assert not in_pieces(ModelSizes((rows,))), "only those that a batch needs travel"
