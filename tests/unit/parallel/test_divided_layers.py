@@ -112,6 +112,11 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         lambda x: L.Dense(8)(L.Dropout(0.1)(column(x, gather_output=True))),
         lambda x: p.RowDense(8, input_is_parallel=False)(L.Dense(8)(x)),
         lambda x: p.RowDense(4)(column(x) + p.ColumnDense(8)(x)),
+        lambda x: p.RowDense(4)(L.Multiply()([column(x, activation="silu"), 2.0 * p.ColumnDense(8)(x)])),
+        lambda x: p.RowDense(4)(L.Activation(lambda y: keras.ops.relu(y) ** 2)(L.LeakyReLU()(column(x)))),
+        lambda x: p.RowDense(8)(keras.Sequential([L.Input((8,)), p.ColumnDense(8), L.ReLU()])(x)),
+        lambda x: p.RowDense(8)(L.Add()(keras.Model(x, [column(x), p.ColumnDense(8)(x)])(x))),
+        lambda x: L.TimeDistributed(p.RowDense(8))(L.TimeDistributed(p.ColumnDense(8))(x[:, None])),
     ):
         checked(make)
     for make, said in (
@@ -122,6 +127,28 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.RowDense(8, input_is_parallel=False)(column(x)), "leave it out"),
         (lambda x: p.ColumnDense(8)(column(x)), "needs it whole"),
         (lambda x: column(x), "is an output of the model"),
+        (
+            lambda x: p.RowDense(4)(keras.ops.split(column(x), 2, axis=-1)[0]),
+            "(Split): what ColumnDense 'column' gives",
+        ),
+        (lambda x: p.RowDense(4)(column(x)[:, :2]), "take two ColumnDense, one for a gate"),
+        (lambda x: p.RowDense(4)(L.Flatten(name="flat")(column(x))), "layer 'flat' (Flatten): what ColumnDense"),
+        (lambda x: p.RowDense(4)(L.Concatenate()([column(x), p.ColumnDense(8)(x)])), "may look at several numbers"),
+        (lambda x: p.RowDense(4)(L.Softmax()(column(x))), "(Softmax)"),
+        (lambda x: p.RowDense(4)(L.Activation("softmax")(column(x))), "(Activation)"),
+        (lambda x: p.RowDense(4)(keras.ops.softmax(column(x))), "(Softmax): what ColumnDense 'column'"),
+        (lambda x: p.RowDense(4)(L.UnitNormalization()(column(x))), "(UnitNormalization)"),
+        (lambda x: p.RowDense(4)(L.LayerNormalization(center=False, scale=False)(column(x))), "(LayerNormalization)"),
+        (lambda x: p.RowDense(4)(L.Reshape((2, 2))(column(x))), "(Reshape)"),
+        (lambda x: p.RowDense(4)(L.Lambda(lambda y: y)(column(x))), "(Lambda)"),
+        (lambda x: p.RowDense(4)(column(x) + L.Dense(4)(x)), "what it is combined with is whole"),
+        (lambda x: p.RowDense(4)(column(x) * np.arange(4.0, dtype="float32")), "what it is combined with is whole"),
+        (lambda x: p.RowDense(4)(column(x) * p.ColumnDense(2)(x)), "cut to other widths"),
+        (lambda x: L.Dense(8)(keras.Sequential([L.Input((8,)), p.ColumnDense(8)])(x)), "(Dense): what ColumnDense"),
+        (lambda x: L.TimeDistributed(L.Dense(8))(L.TimeDistributed(p.ColumnDense(8))(x[:, None])), "(Dense): what"),
+        (lambda x: p.RowDense(4)(L.SpectralNormalization(p.ColumnDense(8))(x)), "looks at the weights of"),
+        (lambda x: p.RowDense(4)(column(x, activation=keras.ops.softmax)), "activation softmax looks at all units"),
+        (lambda x: p.RowDense(4)(column(x, activation=lambda y: y / keras.ops.sum(y))), "looks at all units"),
     ):
         with pytest.raises(UserError) as refused:
             checked(make)
