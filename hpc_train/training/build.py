@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ def build(
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
-        check_same_batches(world, plan.roles, job.train_spec.input_fn, data.current.dataset)
+        check_same_batches(world, plan.roles, "train", job.train_spec.input_fn, lambda: nullcontext(data.current))
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
         with placed(plan.roles.mesh_of(world.rank) if together else None):
