@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from hpc_train.arguments import checked_arguments
+from hpc_train.arguments import check_type, checked_arguments
 from hpc_train.distributed.tensor_parallel import entered, gathered, part_of, reduced
 from hpc_train.parallel.divided import Divided
 from hpc_train.parallel.elementwise import is_elementwise_function
@@ -47,6 +47,7 @@ class ColumnDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        check_type("ColumnDense", "gather_output", gather_output, bool, "True or False")
         super().__init__(
             units,
             activation,
@@ -128,6 +129,7 @@ class RowDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        check_type("RowDense", "input_is_parallel", input_is_parallel, bool, "True or False")
         super().__init__(
             units,
             activation,
