@@ -217,7 +217,9 @@ class Evaluator:
         if self._nothing:
             log.warning(f"{self.kind}: {kind} has neither a test_step nor a call with a loss: nothing is evaluated")
         elif self._merging.obstacle and (self._world.size > 1 or self._merging.last_batch):
-            where = "; one rank evaluates all rows" if self._world.size > 1 else ""
+            parts = any(map(share_of, self._model.variables))  # which they have to call together
+            who = "each rank evaluates all rows, with its part of the model" if parts else "one rank evaluates all rows"
+            where = f"; {who}" if self._world.size > 1 else ""
             log.warning(f"{self.kind}: {self._merging.obstacle}{where}")
 
 
