@@ -43,7 +43,7 @@ class Evaluator:
 
     Attributes:
         kind: What its records are called. name: the EvalSpec's. exports: whether it has exporters.
-        what: A digest of the rows that it evaluates; None where a function makes them.
+        what: A digest of the rows that it evaluates; None where a function makes them. opened: opens this rank's.
 
     No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
     in their variables, and the sum of all ranks' variables is the state that one process would have reached. Metrics
@@ -70,7 +70,7 @@ class Evaluator:
         def opened(context: InputContext = context) -> AbstractContextManager[OpenInput]:
             return open_evaluation(spec.input_fn, shards, context, spec.steps, resources, load)
 
-        self._opened, self._opened_whole = opened, partial(opened, whole)
+        self.opened, self._opened_whole = opened, partial(opened, whole)
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = self._step_of(None)
         self._groups: Groups | None = None
@@ -119,7 +119,7 @@ class Evaluator:
             around.moved()
             self._world.lowest(_HAS_A_BATCH)
 
-        _, last = self._through(self._opened, replace(around, moved=moved) if in_rounds else around)
+        _, last = self._through(self.opened, replace(around, moved=moved) if in_rounds else around)
         around.moved()
         gained = [np.ravel(np.asarray(v.numpy(), np.float64) - b) for v, b in zip(variables, before, strict=True)]
         if self._groups is not None and self._groups.mesh.model_index:
@@ -199,7 +199,7 @@ class Evaluator:
                 f"{self.kind}: the model was built for batches of {rows} rows, but {self._rows} rows are evaluated in "
                 f"batches of {self._batch}; set batch_size: {rows}, and give a multiple of {rows} rows"
             )
-        with self._opened() as opened:
+        with self.opened() as opened:
             self._nothing = not try_out(self._model, opened.dataset)
             if not self._nothing:
                 self._merging = merging(self._model, opened.dataset, self._world.size)
@@ -217,7 +217,9 @@ class Evaluator:
         if self._nothing:
             log.warning(f"{self.kind}: {kind} has neither a test_step nor a call with a loss: nothing is evaluated")
         elif self._merging.obstacle and (self._world.size > 1 or self._merging.last_batch):
-            where = "; one rank evaluates all rows" if self._world.size > 1 else ""
+            parts = any(map(share_of, self._model.variables))  # which they have to call together
+            who = "each rank evaluates all rows, with its part of the model" if parts else "one rank evaluates all rows"
+            where = f"; {who}" if self._world.size > 1 else ""
             log.warning(f"{self.kind}: {self._merging.obstacle}{where}")
 
 

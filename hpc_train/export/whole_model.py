@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 
 from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.layout import BLOCK_BYTES, lowest_holders
-from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import Share, share_of
 from hpc_train.distributed.tensors import dtype_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
-from hpc_train.model import rng_state
+from hpc_train.model.one_rank import as_one_rank
 from hpc_train.telemetry.units import size
 
 
@@ -49,7 +47,7 @@ class WholeModel:
                     f"has {size(there)}; leave the exporters out, and export a checkpoint where there is more memory "
                     "(hpc-train export), or give the chief's node more (resources.memory)"
                 )
-            with placed(None), rng_state.unchanged(), _names_unchanged():
+            with as_one_rank():
                 return build()
 
         self.model = world.each(whole)
@@ -100,17 +98,3 @@ def _bytes_needed(model: keras.Model) -> int:
     shapes = [((share_of(v) or Share(tuple(v.shape))).shape, dtype_of(v)) for v in model.variables]
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
     return sum(sizes) + max(sizes)
-
-
-@contextmanager
-def _names_unchanged() -> Iterator[None]:
-    """A context whose layers are not counted in the names of later ones, which are to be the same on all ranks."""
-    state = keras.src.backend.common.global_state
-    names = dict(state.get_global_attribute("object_name_uids") or {})
-    try:
-        yield
-    finally:
-        counted = state.get_global_attribute("object_name_uids")
-        if counted is not None:
-            counted.clear()
-            counted.update(names)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 
 from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.tensor_parallel import entered, gathered, reduced
@@ -81,7 +82,10 @@ class MultiHeadAttention(Divided, keras.layers.MultiHeadAttention):  # type: ign
         training: Any = None,
         use_causal_mask: bool = False,
     ) -> Any:
-        """The attention of all heads, whole on all ranks; scores, where they are asked for, of all heads, too."""
+        """The attention of all heads, whole on all ranks; scores, where they are asked for, of all heads, too.
+
+        `attention_mask` may be one for each head, `[rows, heads, queries, keys]`.
+        """
         given = {
             "query_mask": query_mask,
             "value_mask": value_mask,
@@ -93,6 +97,7 @@ class MultiHeadAttention(Divided, keras.layers.MultiHeadAttention):  # type: ign
         }
         if self.mesh is None:
             return super().call(query, value, key, **given)
+        given["attention_mask"] = self._of_own_heads(attention_mask, len(query.shape))
         key = value if key is None else key
         distinct = {id(tensor): tensor for tensor in (query, value, key)}
         inside = dict(zip(distinct, entered(*distinct.values()), strict=True))
@@ -103,6 +108,15 @@ class MultiHeadAttention(Divided, keras.layers.MultiHeadAttention):  # type: ign
             return found
         outputs, scores = found
         return outputs, gathered(scores, -1 - 2 * len(self._attention_axes), self.mesh)
+
+    def _of_own_heads(self, mask: Any, query_axes: int) -> Any:
+        """The part of a mask for this rank's heads, where it has one for each head."""
+        axis = -1 - 2 * len(self._attention_axes)
+        by_head = mask is not None and len(mask.shape) == query_axes + len(self._attention_axes)
+        if not by_head or mask.shape[axis] != self._num_heads:
+            return mask
+        assert self.mesh is not None
+        return tf.split(tf.convert_to_tensor(mask), self.mesh.model, axis)[self.mesh.model_index]
 
 
 @contextmanager

@@ -6,12 +6,10 @@ from typing import Any, ClassVar
 
 import keras
 
-from hpc_train.arguments import checked_arguments
+from hpc_train.arguments import check_type, checked_arguments
 from hpc_train.distributed.tensor_parallel import entered, gathered, part_of, reduced
 from hpc_train.parallel.divided import Divided
-
-_OF_ALL_UNITS = ("softmax", "log_softmax", "sparsemax", "glu")
-"""Activations that look at all units of a row."""
+from hpc_train.parallel.elementwise import is_elementwise_function
 
 
 @checked_arguments
@@ -49,6 +47,7 @@ class ColumnDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        check_type("ColumnDense", "gather_output", gather_output, bool, "True or False")
         super().__init__(
             units,
             activation,
@@ -68,9 +67,10 @@ class ColumnDense(Divided, keras.layers.Dense):  # type: ignore[misc]
             self.check_width(units, "units")
         if self.mesh is not None and not gather_output:
             self.whole_only(activity_regularizer=activity_regularizer)
-            if getattr(self.activation, "__name__", "") in _OF_ALL_UNITS:
+            if self.activation is not None and not is_elementwise_function(self.activation):
+                kind = getattr(self.activation, "__name__", type(self.activation).__name__)
                 raise self.refusal(
-                    f"activation {self.activation.__name__} looks at all units, of which each rank has a part "
+                    f"activation {kind} looks at all units, of which each rank has a part "
                     "(run.mesh); set gather_output=True"
                 )
 
@@ -129,6 +129,7 @@ class RowDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        check_type("RowDense", "input_is_parallel", input_is_parallel, bool, "True or False")
         super().__init__(
             units,
             activation,

@@ -60,7 +60,19 @@ class Divided(keras.layers.Layer):  # type: ignore[misc]
 
         def drawn(shape: Any, dtype: Any = None, **more: Any) -> Any:
             place = (*[slice(None)] * axis, slice(share.start, share.stop))
-            return keras.ops.convert_to_tensor(initializer(whole, dtype=dtype, **more))[place]
+            try:
+                values = keras.ops.convert_to_tensor(initializer(whole, dtype=dtype, **more))
+            except Exception as error:  # Keras's own words, or TensorFlow's
+                raise self.refusal(
+                    f"the initializer of {name}, {type(initializer).__name__}, gives nothing of the shape "
+                    f"{list(whole)}: {shortened(error)}"
+                ) from None
+            if tuple(values.shape) != whole:
+                raise self.refusal(
+                    f"the initializer of {name}, {type(initializer).__name__}, gives the shape {list(values.shape)}, "
+                    f"but {name} has {list(whole)}"
+                )
+            return values[place]
 
         variable = super().add_weight(
             *args,

@@ -11,7 +11,7 @@ from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.share import share_of
 from hpc_train.distributed.tensor_parallel import reduced
 from hpc_train.parallel.divided import Divided
-from hpc_train.parallel.ids import in_table
+from hpc_train.parallel.ids import check_kind, in_table, whole_numbers
 
 
 @checked_arguments
@@ -27,9 +27,10 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
         Others as those of keras.layers.Embedding; regularizers and constraints as in ColumnDense.
 
     Raises:
-        UserError: In a job with run.mesh, where the table cannot be divided.
+        UserError: In a job with run.mesh, where the table cannot be divided. Ids that are no whole numbers.
         InvalidArgumentError: An id below 0, or not below `input_dim`; it says how many there are, and the first ones.
-            Keras would take -1 for the last row, and on a GPU zeros for ids beyond it.
+            Keras would take -1 for the last row, and on a GPU zeros for ids beyond it. A function that XLA compiles
+            (jit_compile=True, outside of jobs) does not look at them.
     """
 
     cut_along: ClassVar[dict[str, int]] = {"embeddings": 0}
@@ -62,8 +63,10 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
 
     def call(self, inputs: Any) -> Any:
         """The rows of all ids, whole on all ranks."""
-        ids = keras.ops.cast(inputs, "int32") if inputs.dtype not in ("int32", "int64") else inputs
-        ids = in_table(ids, self.input_dim, f"{self.name} (Embedding)")
+        if isinstance(inputs, tf.RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values))
+        layer = f"{self.name} (Embedding)"
+        ids = in_table(whole_numbers(inputs, layer), self.input_dim, layer)
         if self.mesh is None:
             return super().call(ids)
         share = share_of(self._embeddings)
@@ -72,3 +75,8 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
         rows = tf.gather(self.embeddings, tf.where(own, ids - share.start, tf.zeros_like(ids)))
         rows = keras.ops.cast(rows, self.compute_dtype)
         return reduced(tf.where(own[..., tf.newaxis], rows, tf.zeros_like(rows)))
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """As Keras's, of whole numbers alone."""
+        check_kind(inputs, f"{self.name} (Embedding)")
+        return super().compute_output_spec(inputs)

@@ -16,7 +16,7 @@ from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
 from hpc_train.parallel.divided import shortened
-from hpc_train.parallel.ids import in_table
+from hpc_train.parallel.ids import check_kind, in_table, whole_numbers
 from hpc_train.parallel.row_exchange import looked_up, own_rows
 
 _RETIRED = {
@@ -52,7 +52,7 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     Raises:
         UserError: A number out of range, or an initializer that cannot draw blocks. When it is called: ids that are
         not whole numbers, or, naming them, not in the table; in a tf.function the latter is
-        tf.errors.InvalidArgumentError.
+        tf.errors.InvalidArgumentError, and one that XLA compiles (jit_compile=True, outside of jobs) does not look.
     """
 
     def __init__(
@@ -93,9 +93,11 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, inputs: Any) -> Any:
         """The rows of `inputs`. Collective in a training step of several ranks."""
-        self._check_kind(inputs)
-        given = tf.convert_to_tensor(inputs)
-        ids = in_table(tf.reshape(tf.cast(given, tf.int64), [-1]), self.rows, f"{self.name} (ShardedEmbedding)")
+        if isinstance(inputs, tf.RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values))
+        layer = f"{self.name} (ShardedEmbedding)"
+        given = whole_numbers(inputs, layer)
+        ids = in_table(tf.reshape(given, [-1]), self.rows, layer)
         table, found = self.embeddings.value, groups()
         if self._parts > 1 and placement() is not None:  # the model is tried out, of which only shapes matter
             rows = own_rows(table, self._begin, ids)
@@ -116,8 +118,9 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return result
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Which ids are not padding; None without mask_zero."""
-        return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
+        """Which ids are not padding; None without mask_zero, and where rows have lengths of their own."""
+        ragged = isinstance(inputs, tf.RaggedTensor) or getattr(inputs, "ragged", False)
+        return keras.ops.not_equal(inputs, 0) if self.mask_zero and not ragged else None
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """One axis more, of `width`."""
@@ -125,19 +128,12 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """Without a call: nothing is exchanged."""
-        self._check_kind(inputs)
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+        check_kind(inputs, f"{self.name} (ShardedEmbedding)")
+        ragged = getattr(inputs, "ragged", False)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype, ragged=ragged)
 
     def get_config(self) -> dict[str, Any]:
         """For a layer of the whole table, wherever that is made again."""
         own = {"rows": self.rows, "width": self.width, "mask_zero": self.mask_zero}
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         return {**super().get_config(), **own, "embeddings_initializer": initializer}
-
-    def _check_kind(self, inputs: Any) -> None:
-        kind = tf.as_dtype(inputs.dtype)
-        if not kind.is_integer:
-            raise UserError(
-                f"{self.name} (ShardedEmbedding) got ids of {kind.name}; give it whole numbers, such as those of "
-                "keras.Input(shape, dtype='int32')"
-            )

@@ -18,13 +18,12 @@ from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.model.backward import loss_and_gradients
-from hpc_train.model.batch import example
-from hpc_train.model.builder import build_model, try_out
+from hpc_train.model.builder import build_model
 from hpc_train.model.own_steps import applied_by, has_own_train_step, own_train_step, updates_of
+from hpc_train.model.unallocated import batch_specs, traced, without_memory
 from hpc_train.planning.graph_memory import most_at_once
 from hpc_train.planning.holdings import ModelSizes, VariableSizes
 from hpc_train.planning.tally import groups_of
-from hpc_train.planning.unallocated import without_memory
 
 
 def sizes_of(
@@ -42,7 +41,7 @@ def sizes_of(
     """
     groups, calls = groups_of(mesh)
     with without_memory(), placed(mesh), _slots_noted() as slots:
-        model = build_model(estimator, dataset, _traced)
+        model = build_model(estimator, dataset, traced)
         updates = updates_of(model, dataset, getattr(estimator.model_fn, "__qualname__", "model_fn"))
     optimizers = {id(v): v for optimizer, _ in updates.optimizers for v in optimizer.variables}
     keeps_rows = estimator.config.sparse_gradients == "keras" or all(leaves_rows(one) for one, _ in updates.optimizers)
@@ -79,18 +78,8 @@ def _variable(variable: Any, slots: Sequence[Any], keeps_rows: bool) -> Variable
     )
 
 
-def _traced(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:
-    """Makes the variables of model and metrics: traces how a batch is evaluated."""
-    specs = _specs(dataset, model)
-    if model.run_eagerly:
-        try_out(model, dataset)
-    else:
-        tf.function(lambda batch: model.test_step(batch), autograph=False).get_concrete_function(specs)
-
-
-def _specs(dataset: tf.data.Dataset, model: keras.Model, pieces: int = 1) -> Any:
-    batch = example(dataset, model)
-    specs = tf.nest.map_structure(tf.type_spec_from_value, batch)
+def _specs(dataset: tf.data.Dataset, model: keras.Model, pieces: int) -> Any:
+    specs = batch_specs(dataset, model)
     if pieces == 1 or not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
         return specs
     return tf.nest.map_structure(

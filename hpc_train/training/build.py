@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.placement import placed
+from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
@@ -41,7 +42,9 @@ from hpc_train.model.learning_rate import optimizer_settings
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.notes import notes_on
+from hpc_train.model.one_rank import check_parts
 from hpc_train.model.own_steps import has_own_train_step, updates_of
+from hpc_train.model.unallocated import traced
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -104,7 +107,7 @@ def build(
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
-        check_same_batches(world, plan.roles, job.train_spec.input_fn, data.current.dataset)
+        check_same_batches(world, plan.roles, "train", job.train_spec.input_fn, lambda: nullcontext(data.current))
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
         with placed(plan.roles.mesh_of(world.rank) if together else None):
@@ -205,19 +208,22 @@ def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, strategy: Strategy, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
-    estimator = _seeded_alike(world, job, plan)
+    estimator, dataset = _seeded_alike(world, job, plan), data.current.dataset
 
     def build_another() -> keras.Model:
-        return build_model(estimator, data.current.dataset)
+        return build_model(estimator, dataset)
 
     model = world.each(build_another)
     from hpc_train.parallel.checks import check_layers  # and with it Keras
 
     world.each(lambda: check_layers(model, job.config, plan.roles.model, has_own_train_step(model)))
+    if plan.roles.model > 1 and any(map(share_of, model.variables)):
+        as_traced = partial(build_model, estimator, dataset, traced)
+        world.each(lambda: check_parts(model, dataset, as_traced) if world.is_chief else None)
     rng_state.seed_part(estimator.config.tf_random_seed, plan.roles.part_of(world.rank))
     evaluators, exporter_runners, whole = prepare_evaluations(world, job, plan, data, model, build_another)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
-    name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
+    name = getattr(job.estimator.model_fn, "__qualname__", "model_fn")
     trainers = plan.roles.trainers
     shards = job.config.shard_optimizer and trainers > 1
     mesh = plan.roles.mesh_of(world.rank) if shards else None

@@ -25,6 +25,7 @@ from hpc_train.export.signature import Signature, signature_of
 from hpc_train.export.whole_model import WholeModel
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.lazy import keras
+from hpc_train.training.data_check import check_same_batches
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ def prepare_evaluations(
             own.check(names[evaluator.kind])
         return made
 
+    for evaluator, spec in zip(evaluators, job.eval_specs, strict=True):
+        check_same_batches(world, plan.roles, evaluator.kind, spec.input_fn, evaluator.opened)
     world.each(try_out)
     for evaluator in evaluators:
         evaluator.agree()

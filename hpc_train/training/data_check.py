@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple
 from typing import Any
 
@@ -23,6 +24,7 @@ from hpc_train.data.loading.label_check import (
     label_ranges,
     unknown_texts,
 )
+from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
@@ -141,8 +143,13 @@ def _kind(column: Column) -> tuple[bool, bool, bool]:
     return column.dtype.startswith("complex"), column.is_text, column.takes_padding
 
 
-def check_same_batches(world: World, roles: Roles, source: Any, dataset: tf.data.Dataset) -> None:
+def check_same_batches(
+    world: World, roles: Roles, what: str, source: Any, opened: Callable[[], AbstractContextManager[OpenInput]]
+) -> None:
     """Compares the first batch of the ranks that share a copy of the model, where a function makes it. Collective.
+
+    Args:
+        what: What the input is called. source: its `input_fn`. opened: opens it for this rank.
 
     Raises:
         UserError: They are others.
@@ -152,8 +159,10 @@ def check_same_batches(world: World, roles: Roles, source: Any, dataset: tf.data
 
     def digest() -> int:
         found = 0
-        for tensor in tf.nest.flatten(next(iter(dataset.take(1)), ()), expand_composites=True):
-            found = zlib.crc32(tf.io.serialize_tensor(tensor).numpy(), found)
+        with opened() as data:
+            batch = next(iter(data.dataset.take(1)), ())
+            for tensor in tf.nest.flatten(batch, expand_composites=True):
+                found = zlib.crc32(tf.io.serialize_tensor(tensor).numpy(), found)
         return found
 
     digests = world.all_gather(world.each(digest))
@@ -162,9 +171,9 @@ def check_same_batches(world: World, roles: Roles, source: Any, dataset: tf.data
 
     def refuse(ranks: list[int]) -> None:
         raise UserError(
-            f"input_fn gives rank {ranks[1]} other rows than rank {ranks[0]}, which has a part of the same copy of the "
-            "model (run.mesh); draw what it draws from context.seed, which both have alike, and map without "
-            "deterministic=False"
+            f"{what}: input_fn gives rank {ranks[1]} other rows than rank {ranks[0]}, which has a part of the same "
+            "copy of the model (run.mesh); draw what it draws from context.seed, which both have alike, and map "
+            "without deterministic=False"
         )
 
     if (found := world.first(None if other is None else [group[0], other])) is not None:

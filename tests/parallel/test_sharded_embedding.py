@@ -24,6 +24,8 @@ def test_a_table_in_parts_trains_as_a_whole_one(ranks: int, how: list[str], tmp_
 def test_ranks_evaluate_it_together_though_their_batches_are_uneven(ranks: int, tmp_path: Path) -> None:
     done = run_ranks(ranks, [REPOSITORY / "tests" / "parallel" / "programs" / "sharded_evaluation.py"], tmp_path)
     assert done.returncode == 0, done.stderr
+    assert ("each rank evaluates all rows, with its part of the model" in done.stderr) == (ranks > 1)
+    assert "one rank evaluates all rows" not in done.stderr
     assert done.stdout.count("is fine") == ranks
 
 

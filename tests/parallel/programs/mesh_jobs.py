@@ -45,14 +45,32 @@ def batches(context):
     return tf.data.Dataset.from_tensor_slices((ids[:, :-1], ids[:, 1:])).batch(own, drop_remainder=True)
 
 
-def train(name, steps, warm=None, source=batches, optimizer=None, **options):
+class Block(keras.layers.Layer):
+    """Of which nobody knows that one of its layers gets a part of what it needs whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = ht.parallel.ColumnDense(8, name="a"), keras.layers.Dense(16, name="b")
+
+    def call(self, x):
+        return self.b(self.a(x))
+
+
+def build_mixed(optimizer=None):
+    tokens = keras.Input((LENGTH,), dtype="int32", name="tokens")
+    model = keras.Model(tokens, Block()(ht.parallel.Embedding(WORDS, 8)(tokens)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def train(name, steps, warm=None, source=batches, optimizer=None, model=build_model, evaluated=batches, **options):
     """The last metrics, and the exports."""
     options = {"tf_random_seed": 5, **options}
     config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, allreduce="mpi", **options)
     return ht.train_and_evaluate(
-        ht.Estimator(lambda: build_model(optimizer), config, warm_start_from=warm),
+        ht.Estimator(lambda: model(optimizer), config, warm_start_from=warm),
         ht.TrainSpec(source, max_steps=steps),
-        ht.EvalSpec(batches, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
+        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
     )
 
 
@@ -112,6 +130,8 @@ def begun():
     train("unseeded", 3, mesh={"model": 2}, tf_random_seed=None, check_replicas_steps=1)
     for source, options, said in (
         (of_the_rank, {}, "input_fn gives rank 1 other rows than rank 0"),
+        (batches, {"evaluated": of_the_rank}, "eval: input_fn gives rank 1 other rows than rank 0"),
+        (batches, {"model": build_mixed}, "b/kernel' has the shape [4, 16] with run.mesh, but [8, 16] on one rank"),
         (batches, {"optimizer": keras.optimizers.Lamb(0.1)}, "ht.parallel: Lamb cannot be applied to a part"),
     ):
         try:

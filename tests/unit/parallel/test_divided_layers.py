@@ -29,19 +29,20 @@ PAIRS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], tuple[int, ..
 }
 
 
-def model_of(make: Callable[[Any], Any], shape: tuple[int, ...]) -> Any:
+def model_of(make: Callable[[Any], Any], shape: tuple[int, ...], dtype: str = "float32") -> Any:
     keras.utils.set_random_seed(4)
-    x = keras.Input(shape)
+    x = keras.Input(shape, dtype=dtype)
     return keras.Model(x, make(x))
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_without_a_mesh_a_layer_is_that_of_keras_and_can_be_saved(name, tmp_path):
     own, ordinary, shape = PAIRS[name]
-    model, other = model_of(own, shape), model_of(ordinary, shape)
+    dtype = "int64" if name == "embedding" else "float32"
+    model, other = model_of(own, shape, dtype), model_of(ordinary, shape, dtype)
     paths = [v.path.split("/", 1)[1] for v in model.variables]
     assert [path.split("_")[0] for path in paths] == [v.path.split("/", 1)[1].split("_")[0] for v in other.variables]
-    x = np.random.default_rng(0).integers(0, 7, (2, *shape)).astype(np.float32)
+    x = np.random.default_rng(0).integers(0, 7, (2, *shape)).astype(dtype)
     for training in (False, True):
         np.testing.assert_array_equal(model(x, training=training), other(x, training=training))
     assert not any(map(share_of, model.variables))
@@ -59,9 +60,9 @@ def test_a_rank_begins_with_its_part_of_what_a_whole_layer_begins_with(rank):
         y = p.RowDense(8, name="row")(p.ColumnDense(16, kernel_initializer="he_normal", name="column")(y))
         return p.ColumnDense(8, gather_output=True, bias_initializer="random_normal", name="last")(y)
 
-    whole = model_of(make, (3,))
+    whole = model_of(make, (3,), "int32")
     with placed(Mesh(1, 4, rank)):
-        part = model_of(make, (3,))
+        part = model_of(make, (3,), "int32")
     assert part.output_shape == whole.output_shape
     for own, full in zip(part.variables, whole.variables, strict=True):
         share = share_of(own)
@@ -80,17 +81,26 @@ def test_a_rank_begins_with_its_part_of_what_a_whole_layer_begins_with(rank):
         (lambda x: p.ColumnDense(6, name="wide")(x), ["'wide' (ColumnDense): units of 6", "4 ranks", "such as 4 or 8"]),
         (lambda x: p.RowDense(6, input_is_parallel=False)(x[:, :3]), ["inputs of 3", "a multiple of 4, such as 4"]),
         (lambda x: p.MultiHeadAttention(2, 3)(x[:, None], x[:, None]), ["num_heads of 2"]),
-        (lambda x: p.Embedding(3, 2)(x), ["a width of 3", "at least 4"]),
+        (lambda x: p.Embedding(3, 2)(keras.ops.cast(x, "int32")), ["a width of 3", "at least 4"]),
         (lambda x: p.ColumnDense(8, "softmax")(x), ["activation softmax looks at all units", "gather_output=True"]),
         (lambda x: p.ColumnDense(8, activity_regularizer="l2")(x), ["activity_regularizer is for layers that are"]),
         (lambda x: p.ColumnDense(8, kernel_regularizer="orthogonal_regularizer")(x), ["take L1, L2 or L1L2"]),
         (lambda x: p.ColumnDense(8, kernel_constraint=keras.constraints.MaxNorm(axis=1))(x), ["along another axis"]),
         (lambda x: p.RowDense(8, input_is_parallel=False, kernel_constraint="max_norm")(x), ["cuts axis 0"]),
+        (
+            lambda x: p.ColumnDense(4, kernel_initializer=keras.initializers.Constant(np.ones((3, 4))), name="wide")(x),
+            ["'wide' (ColumnDense): the initializer of kernel, Constant, gives nothing of the shape [8, 4]", "[3,4]"],
+        ),
+        (
+            lambda x: p.ColumnDense(4, bias_initializer=keras.initializers.Constant(np.ones((2, 4))))(x),
+            ["the initializer of bias, Constant, gives the shape [2, 4], but bias has [4]"],
+        ),
         (lambda x: p.ColumnDense(8, lora_rank=2)(x), ["lora_rank is for layers that are whole"]),
     ],
 )
 def test_what_cannot_be_divided_is_refused_by_name(make, said):
-    keras.Model(x := keras.Input((8,)), make(x))  # one rank can
+    if "the initializer" not in said[0]:
+        keras.Model(x := keras.Input((8,)), make(x))  # one rank can
     with placed(Mesh(1, 4, 1)), pytest.raises(UserError) as refused:
         make(keras.Input((8,)))
     for text in said:
@@ -112,6 +122,11 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         lambda x: L.Dense(8)(L.Dropout(0.1)(column(x, gather_output=True))),
         lambda x: p.RowDense(8, input_is_parallel=False)(L.Dense(8)(x)),
         lambda x: p.RowDense(4)(column(x) + p.ColumnDense(8)(x)),
+        lambda x: p.RowDense(4)(L.Multiply()([column(x, activation="silu"), 2.0 * p.ColumnDense(8)(x)])),
+        lambda x: p.RowDense(4)(L.Activation(lambda y: keras.ops.relu(y) ** 2)(L.LeakyReLU()(column(x)))),
+        lambda x: p.RowDense(8)(keras.Sequential([L.Input((8,)), p.ColumnDense(8), L.ReLU()])(x)),
+        lambda x: p.RowDense(8)(L.Add()(keras.Model(x, [column(x), p.ColumnDense(8)(x)])(x))),
+        lambda x: L.TimeDistributed(p.RowDense(8))(L.TimeDistributed(p.ColumnDense(8))(x[:, None])),
     ):
         checked(make)
     for make, said in (
@@ -122,6 +137,28 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.RowDense(8, input_is_parallel=False)(column(x)), "leave it out"),
         (lambda x: p.ColumnDense(8)(column(x)), "needs it whole"),
         (lambda x: column(x), "is an output of the model"),
+        (
+            lambda x: p.RowDense(4)(keras.ops.split(column(x), 2, axis=-1)[0]),
+            "(Split): what ColumnDense 'column' gives",
+        ),
+        (lambda x: p.RowDense(4)(column(x)[:, :2]), "take two ColumnDense, one for a gate"),
+        (lambda x: p.RowDense(4)(L.Flatten(name="flat")(column(x))), "layer 'flat' (Flatten): what ColumnDense"),
+        (lambda x: p.RowDense(4)(L.Concatenate()([column(x), p.ColumnDense(8)(x)])), "may look at several numbers"),
+        (lambda x: p.RowDense(4)(L.Softmax()(column(x))), "(Softmax)"),
+        (lambda x: p.RowDense(4)(L.Activation("softmax")(column(x))), "(Activation)"),
+        (lambda x: p.RowDense(4)(keras.ops.softmax(column(x))), "(Softmax): what ColumnDense 'column'"),
+        (lambda x: p.RowDense(4)(L.UnitNormalization()(column(x))), "(UnitNormalization)"),
+        (lambda x: p.RowDense(4)(L.LayerNormalization(center=False, scale=False)(column(x))), "(LayerNormalization)"),
+        (lambda x: p.RowDense(4)(L.Reshape((2, 2))(column(x))), "(Reshape)"),
+        (lambda x: p.RowDense(4)(L.Lambda(lambda y: y)(column(x))), "(Lambda)"),
+        (lambda x: p.RowDense(4)(column(x) + L.Dense(4)(x)), "what it is combined with is whole"),
+        (lambda x: p.RowDense(4)(column(x) * np.arange(4.0, dtype="float32")), "what it is combined with is whole"),
+        (lambda x: p.RowDense(4)(column(x) * p.ColumnDense(2)(x)), "cut to other widths"),
+        (lambda x: L.Dense(8)(keras.Sequential([L.Input((8,)), p.ColumnDense(8)])(x)), "(Dense): what ColumnDense"),
+        (lambda x: L.TimeDistributed(L.Dense(8))(L.TimeDistributed(p.ColumnDense(8))(x[:, None])), "(Dense): what"),
+        (lambda x: p.RowDense(4)(L.SpectralNormalization(p.ColumnDense(8))(x)), "looks at the weights of"),
+        (lambda x: p.RowDense(4)(column(x, activation=keras.ops.softmax)), "activation softmax looks at all units"),
+        (lambda x: p.RowDense(4)(column(x, activation=lambda y: y / keras.ops.sum(y))), "looks at all units"),
     ):
         with pytest.raises(UserError) as refused:
             checked(make)
@@ -153,6 +190,43 @@ def test_ids_outside_a_table_are_counted_and_named():
         assert "words (Embedding): 2 of 4 ids are outside its table, which has the rows 0 to 4: [5 -1]" in str(
             refused.value
         )
+
+
+def test_ids_are_whole_numbers_of_any_size_and_rows_of_any_length():
+    for layer in (p.Embedding(5, 2, name="words"), p.ShardedEmbedding(5, 2, name="words")):
+        kind = type(layer).__name__
+        with pytest.raises(UserError, match=rf"words \({kind}\): 1 of 1 ids are outside its table"):
+            layer(tf.constant([2**32 + 3], tf.uint64))
+        for floats in (tf.constant([float("nan")]), keras.Input((3,))):
+            with pytest.raises(UserError, match=rf"words \({kind}\) got ids of float32; give it whole numbers"):
+                layer(floats)
+        rows = layer(tf.ragged.constant([[1, 2], [], [4]]))
+        np.testing.assert_array_equal(rows.flat_values, layer(tf.constant([1, 2, 4])))
+        assert rows.row_lengths().numpy().tolist() == [2, 0, 1]
+        compiled = tf.function(layer, jit_compile=True)
+        np.testing.assert_array_equal(compiled(tf.constant([1, 4])), layer(tf.constant([1, 4])))
+
+
+def test_flags_are_true_or_false():
+    for kind, name in ((p.ColumnDense, "gather_output"), (p.RowDense, "input_is_parallel")):
+        with pytest.raises(UserError, match=rf"{kind.__name__}: {name}: 'yes' is not allowed; allowed: True or False"):
+            kind(4, **{name: "yes"})
+
+
+def test_a_mask_with_an_axis_of_heads_is_cut_as_they_are():
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    mask = np.arange(2 * 4 * 3 * 3).reshape(2, 4, 3, 3) % 3 > 0
+    keras.utils.set_random_seed(4)
+    whole = p.MultiHeadAttention(4, 3, use_bias=False)
+    wanted, found = whole(x, x, attention_mask=mask), 0
+    np.testing.assert_array_equal(whole(x, x, attention_mask=mask[:, :1]), whole(x, x, attention_mask=mask[:, 0]))
+    for rank in range(2):
+        with placed(Mesh(1, 2, rank)):
+            keras.utils.set_random_seed(4)
+            part = p.MultiHeadAttention(4, 3, use_bias=False)
+            found += part(x, x, attention_mask=mask)  # what would be added up over ranks
+            assert part(x, x, attention_mask=mask[:, :1]).shape == (2, 3, 4)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_mesh_says_what_would_fit():

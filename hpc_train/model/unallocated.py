@@ -12,6 +12,8 @@ import numpy as np
 from hpc_train.distributed.tensors import dtype_of, nbytes_of, tensor_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model.batch import example
+from hpc_train.model.builder import try_out
 from hpc_train.telemetry.units import size
 
 FROM_BYTES = 1 << 20
@@ -62,3 +64,17 @@ def _untouched(nbytes: int) -> mmap.mmap:
             f"the model does not fit here: a variable of {size(nbytes)} cannot have its addresses ({error.strerror}); "
             "plan where this process may have more (ulimit -v)"
         ) from None
+
+
+def traced(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:
+    """A trial of build_model that computes nothing: traces how a batch is evaluated, which makes all variables."""
+    if model.run_eagerly:
+        try_out(model, dataset)
+    else:
+        step = tf.function(lambda batch: model.test_step(batch), autograph=False)
+        step.get_concrete_function(batch_specs(dataset, model))
+
+
+def batch_specs(dataset: tf.data.Dataset, model: keras.Model) -> Any:
+    """Of a batch that `model` can be tried out with."""
+    return tf.nest.map_structure(tf.type_spec_from_value, example(dataset, model))

@@ -1,0 +1,75 @@
+"""A job's model once more, as one rank by itself has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hpc_train.distributed.placement import placed
+from hpc_train.distributed.share import share_of
+from hpc_train.errors import UserError
+from hpc_train.lazy import keras, tf
+from hpc_train.model import rng_state
+from hpc_train.model.unallocated import batch_specs, without_memory
+
+
+@contextmanager
+def as_one_rank() -> Iterator[None]:
+    """A context in which such a model is built, which leaves generators and the names of later layers alone."""
+    state = keras.src.backend.common.global_state
+    names = dict(state.get_global_attribute("object_name_uids") or {})
+    with placed(None), rng_state.unchanged():
+        try:
+            yield
+        finally:
+            counted = state.get_global_attribute("object_name_uids")
+            if counted is not None:
+                counted.clear()
+                counted.update(names)
+
+
+def check_parts(model: keras.Model, dataset: tf.data.Dataset, build: Callable[[], keras.Model]) -> None:
+    """Whether `model`, whose layers are divided, is the one that another process has: checkpoints are of that. Local.
+
+    Variables of the other one take no memory.
+
+    Args:
+        build: Makes another one, and all its variables, without computing.
+
+    Raises:
+        UserError: A variable or an output has another shape: a layer takes a part of something for the whole.
+    """
+    held = [(v.path, tuple((share_of(v) or v).shape)) for v in model.variables]
+    given = _outputs(model, dataset)
+    with as_one_rank(), without_memory():
+        other = build()
+        wanted, wanted_outputs = [tuple(v.shape) for v in other.variables], _outputs(other, dataset)
+    if len(held) != len(wanted):
+        raise UserError(f"the model has {len(held)} variables with run.mesh, but {len(wanted)} on one rank")
+    for (path, shape), whole in zip(held, wanted, strict=True):
+        if shape != whole:
+            raise UserError(
+                f"variable {path!r} has the shape {list(shape)} with run.mesh, but {list(whole)} on one rank, "
+                "where its checkpoints could not be read: its layer gets a part of what it needs whole; set "
+                "gather_output=True in the ColumnDense before it, or take ht.parallel.RowDense"
+            )
+    for (name, found), (_, one) in zip(given, wanted_outputs, strict=True):
+        if found != one:
+            raise UserError(
+                f"output {name!r} of the model has the shape {found} with run.mesh, but {one} on one rank: it is "
+                "made of activations or weights of which each rank has a part; set gather_output=True in the "
+                "ColumnDense that gives them, and leave the weights of layers of ht.parallel to these"
+            )
+
+
+def _outputs(model: keras.Model, dataset: tf.data.Dataset) -> list[tuple[str, list[int | None]]]:
+    """Names and shapes of what `model` gives."""
+    if found := getattr(model, "outputs", None):
+        names = getattr(model, "output_names", None) or [tensor.name for tensor in found]
+        return [(name, list(tensor.shape)) for name, tensor in zip(names, found, strict=True)]
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch_specs(dataset, model))
+    called: Any = tf.function(lambda x: model(x), autograph=False).get_concrete_function(inputs)
+    model._clear_losses()  # of the graph that was traced
+    shapes = [tensor.shape for tensor in tf.nest.flatten(called.structured_outputs)]
+    return [(str(n), list(shape) if shape.rank is not None else []) for n, shape in enumerate(shapes)]
