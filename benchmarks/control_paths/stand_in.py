@@ -268,7 +268,7 @@ def _replace() -> None:
     from hpc_train.strategies.synchronous import strategy
     from hpc_train.training import announce, build, components, data_check
 
-    def updates_of(model: Model, dataset: Any, name: str) -> Updates:
+    def updates_of(model: Model, dataset: Any, name: str, mesh: Any) -> Updates:
         return Updates(((model.optimizer, tuple(model.trainable_variables)),), (1,))
 
     replaced: dict[Any, dict[str, Any]] = {
@@ -278,7 +278,7 @@ def _replace() -> None:
         evaluator: {"merging": lambda model, dataset, ranks: Merging()},
         components: {"_signature": lambda *given: (None, "a stand-in has no signature")},
         data_check: {"sparse_classes": lambda model, labels: dict.fromkeys(labels, (CLASSES, None))},
-        strategy: {"gradient_allreduce": lambda world, config: world.each(lambda: world), "_train_step": train_step},
+        strategy: {"gradient_allreduce": allreduce_of, "_train_step": train_step},
     }
     for module, functions in replaced.items():
         for name, function in functions.items():
@@ -302,11 +302,16 @@ def opened(
         yield OpenInput(Batches(reader, shards, source.batch_size), "", reader.sampler, reader.order, reader.notes, [])
 
 
-def train_step(context: Any, world: Any) -> Callable[[Any, Any], Any]:
+def allreduce_of(world: Any, config: Any, roles: Any) -> Any:
+    """In place of strategy.gradient_allreduce: what `train_step` exchanges by."""
+    return world.each(lambda: SimpleNamespace(world=world, groups=None))
+
+
+def train_step(context: Any, allreduce: Any) -> Callable[[Any, Any], Any]:
     """A step that computes nothing: one allreduce of the loss, the flags and as many numbers as a layer has."""
     from hpc_train.engine.step_report import Flags, StepReport
 
-    count = len(fields(Flags))
+    count, world = len(fields(Flags)), allreduce.world
 
     def step(batch: Any, flags: Flags) -> Callable[[], StepReport]:
         sent = np.zeros(1 + count + WIDTH * WIDTH)

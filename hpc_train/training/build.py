@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -214,9 +215,7 @@ def _build_model(
         return build_model(estimator, dataset)
 
     model = world.each(build_another)
-    from hpc_train.parallel.checks import check_layers  # and with it Keras
-
-    world.each(lambda: check_layers(model, job.config, plan.roles.model, has_own_train_step(model)))
+    world.each(lambda: _check_layers(model, job, plan))
     if plan.roles.model > 1 and any(map(share_of, model.variables)):
         as_traced = partial(build_model, estimator, dataset, traced)
         world.each(lambda: check_parts(model, dataset, as_traced) if world.is_chief else None)
@@ -251,3 +250,12 @@ def _build_model(
     return _TrainingSetup(
         parts, evaluators, exporter_runners, restorer, restored, (warm,) if warm else (), settings, whole
     )
+
+
+def _check_layers(model: keras.Model, job: TrainingJob, plan: RunPlan) -> None:
+    """UserError where `model` has layers of ht.parallel that cannot be trained as `job` asks for."""
+    if "hpc_train.parallel" not in sys.modules:  # it has none, and need not wait for the import of them
+        return
+    from hpc_train.parallel.checks import check_layers
+
+    check_layers(model, job.config, plan.roles.model, has_own_train_step(model))
