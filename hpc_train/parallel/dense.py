@@ -38,35 +38,16 @@ class ColumnDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         activation: Any = None,
         use_bias: bool = True,
         gather_output: bool = False,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         check_type("ColumnDense", "gather_output", gather_output, bool, "True or False")
-        super().__init__(
-            units,
-            activation,
-            use_bias,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            activity_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            **kwargs,
-        )
+        super().__init__(units, activation, use_bias, **kwargs)
         self.gather_output = gather_output
         self.whole_only(lora_rank=self.lora_rank, quantization_config=self.quantization_config)
         if self.mesh is not None:
             self.check_width(units, "units")
         if self.mesh is not None and not gather_output:
-            self.whole_only(activity_regularizer=activity_regularizer)
+            self.whole_only(activity_regularizer=self.activity_regularizer)
             if self.activation is not None and not is_elementwise_function(self.activation):
                 kind = getattr(self.activation, "__name__", type(self.activation).__name__)
                 raise self.refusal(
@@ -120,29 +101,10 @@ class RowDense(Divided, keras.layers.Dense):  # type: ignore[misc]
         activation: Any = None,
         use_bias: bool = True,
         input_is_parallel: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         check_type("RowDense", "input_is_parallel", input_is_parallel, bool, "True or False")
-        super().__init__(
-            units,
-            activation,
-            use_bias,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            activity_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            **kwargs,
-        )
+        super().__init__(units, activation, use_bias, **kwargs)
         self.input_is_parallel = input_is_parallel
         self.whole_only(lora_rank=self.lora_rank, quantization_config=self.quantization_config)
 
