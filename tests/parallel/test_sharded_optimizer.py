@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.ranks import train_in_turn
-from tests.support import REPOSITORY, Job, merge, records_of, run_ranks, variables
+from tests.support import REPOSITORY, STATEFUL_MODEL, Job, merge, records_of, run_ranks, variables
 
 PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "sharded_optimizer.py"
 
@@ -23,25 +23,7 @@ def test_sharded_optimizers_do_what_whole_ones_do(tmp_path: Path, ranks: int, ca
     assert done.stdout.count("is fine") == ranks
 
 
-MODEL = """
-import keras
-from keras import layers
-
-def build_model(params):
-    model = keras.Sequential([
-        keras.Input((8,)),
-        layers.Dense(16, activation="relu"),
-        layers.BatchNormalization(),
-        layers.Dropout(0.3),
-        layers.Dense(4),
-    ])
-    model.compile(
-        optimizer=keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 40), use_ema=True),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
-"""
+MODEL = STATEFUL_MODEL.replace("Adam(", "AdamW(").replace("0.01, 40))", "0.01, 40), use_ema=True)")
 
 
 def change(job: Job, **changes: Any) -> None:

@@ -14,29 +14,10 @@ import pytest
 import yaml
 
 from tests.ranks import train_in_turn
-from tests.support import MODEL, Job, variables
+from tests.support import MODEL, STATEFUL_MODEL, Job, variables
 
 MakeJob = Callable[..., Job]
 
-STATEFUL_MODEL = """
-import keras
-from keras import layers
-
-def build_model(params):
-    model = keras.Sequential([
-        keras.Input((8,)),
-        layers.Dense(16, activation="relu"),
-        layers.BatchNormalization(),
-        layers.Dropout(0.3),
-        layers.Dense(4),
-    ])
-    model.compile(
-        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 40)),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
-"""
 
 EMBEDDING_MODEL = """
 import keras
