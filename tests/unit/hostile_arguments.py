@@ -108,6 +108,7 @@ def valid() -> dict[str, dict[str, Any]]:
         "builtin_model": {"name": "dnn"},
         "tune": {"job_file": "no-such.yaml"},
         "ensemble": {"job_file": "no-such.yaml"},
+        "load_exported_model": {"folder": "no-such-export"},
         "adapt": {"layer": {"x": 3}, "source": data},
         "reducers.TopK": {"k": 3},
         "reducers.Custom": {"init": list, "add": max, "merge": max},
