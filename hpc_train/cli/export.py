@@ -26,8 +26,8 @@ def export(
     tables: Annotated[
         Literal["auto", "whole", "shards"],
         typer.Option(
-            help="Where tables of ht.parallel.ShardedEmbedding go: into the model, or into shards beside it; auto: into "
-            "the model where it fits into memory."
+            help="Where tables of ht.parallel.ShardedEmbedding go: into the model, or into shards beside it; auto: "
+            "into the model where it fits into memory."
         ),
     ] = "auto",
 ) -> None:

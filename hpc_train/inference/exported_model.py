@@ -61,7 +61,11 @@ def load_exported_model(
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {visible(error.strerror or str(error))}") from None
     except Exception as error:  # Keras's own words of what it does not know or take
-        raise UserError(f"{path}: Keras cannot load it: {visible(shortened(error))}") from None
+        raise UserError(
+            f"{path}: Keras cannot load it: {visible(shortened(error))}\n"
+            "Layers and functions of your own have to be given as custom_objects, or registered with Keras "
+            "(keras.saving.register_keras_serializable); Lambda layers are refused, since they hold code"
+        ) from None
     for name, table in tables_of(model).items() if tables else ():
         share, index = share_of(table), tables[name].index if name in tables else None
         assert share is not None, "it was built without its rows"

@@ -168,8 +168,8 @@ def tables_of(model: keras.Model) -> dict[str, Any]:
     for layer in layers.values():
         if layer.name in found and layer._outside is not None:
             raise UserError(
-                f"two layers (ShardedEmbedding) are called {layer.name!r}, whose rows are to be exported as shards; give "
-                "each a name of its own"
+                f"two layers (ShardedEmbedding) are called {layer.name!r}, whose rows are to be exported as shards; "
+                "give each a name of its own"
             )
         found[layer.name if layer.name not in found else f"{layer.name}#{len(found)}"] = layer.embeddings
     return found
