@@ -20,6 +20,7 @@ from typing import Annotated, BinaryIO, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from hpc_train.checkpoint.disk_io import Moved, idle, sync_to_disk
 from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_read
 from hpc_train.folders import make_folder
@@ -30,7 +31,7 @@ TABLES, INDEX_FILE, FORMAT = "tables", "index.json", 1
 SHARD_BYTES = 1 << 30
 """Of rows in a file."""
 MAX_HEADER_BYTES = 1 << 12
-READ_BYTES = 1 << 20
+READ_BYTES = 8 << 20
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 60)]
 Put = Callable[[int, np.ndarray], None]
@@ -39,12 +40,17 @@ Put = Callable[[int, np.ndarray], None]
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table to be written: `stream` has all of its elements put, block by block."""
+    """A table to be written: `stream` has all of its elements put, block by block.
+
+    Attributes:
+        moved: Called as long as what was put gets to the disk.
+    """
 
     name: str
     shape: tuple[int, int]
     dtype: np.dtype
     stream: Callable[[Put], None]
+    moved: Moved = idle
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +127,7 @@ def _write(folder: Path, number: int, source: TableSource) -> TableIndex:
 
     source.stream(put)
     files = [
-        ShardFile(path.name, begin, min(begin + at_once, rows), path.stat().st_size, _digest(path))
+        ShardFile(path.name, begin, min(begin + at_once, rows), path.stat().st_size, _on_disk(path, source.moved))
         for path, begin in zip(paths, begins, strict=True)
     ]
     return TableIndex(source.name, rows, width, table.dtype, tuple(files))
@@ -139,15 +145,19 @@ def _write_at(path: Path, data: memoryview, offset: int) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> str:
+def _on_disk(path: Path, moved: Moved) -> str:
+    """The digest of a file, which is on the disk then."""
+    sync_to_disk(path)
+    moved()
     with open_to_read(path) as file:
-        return _digest_of(file)
+        return _digest_of(file, moved)
 
 
-def _digest_of(file: BinaryIO) -> str:
+def _digest_of(file: BinaryIO, moved: Moved = idle) -> str:
     digest = hashlib.sha256()
     while piece := file.read(READ_BYTES):
         digest.update(piece)
+        moved()
     return digest.hexdigest()
 
 

@@ -106,12 +106,11 @@ class WholeModel:
         for number, (variable, whole) in enumerate(zip(self._parts.variables, self.model.variables, strict=True)):
             if share_of(whole) is not None:  # a table, which is streamed
                 continue
-            if (share := share_of(variable)) is None:
-                whole.assign(variable)
-                continue
-            array = np.empty(share.shape, dtype_of(whole))
-            self._world.broadcast(number)
-            self._bring(number, partial(_put, array))
+            array: Any = variable
+            if (share := share_of(variable)) is not None:
+                array = np.empty(share.shape, dtype_of(whole))
+                self._world.broadcast(number)
+                self._bring(number, partial(_put, array))
             with on_host():
                 whole.assign(array)
             del array
@@ -123,7 +122,8 @@ class WholeModel:
             share = share_of(table)
             assert share is not None, "it lies outside of the model"
             rows, width = share.shape
-            yield TableSource(name, (rows, width), dtype_of(table), partial(self._stream, numbers[id(table)]))
+            stream = partial(self._stream, numbers[id(table)])
+            yield TableSource(name, (rows, width), dtype_of(table), stream, lambda: self._moved())
 
     def _stream(self, number: int, put: Put) -> None:
         variable = self._parts.variables[number]

@@ -37,7 +37,7 @@ def load_exported_model(
 
     Raises:
         UserError: There is no export, or its model cannot be loaded (a Lambda layer is refused, since it is code), or
-        a shard is missing or not what was written.
+            a shard is missing or not what was written.
     """
     check_path("load_exported_model", "folder", folder, "an export")
     if custom_objects is not None:
