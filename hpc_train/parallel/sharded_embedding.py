@@ -163,7 +163,8 @@ def tables_of(model: keras.Model) -> dict[str, Any]:
     Raises:
         UserError: Two layers have the same name, by which their rows are to be found outside of the model.
     """
-    layers = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)}
+    built = (layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding) and layer.built)
+    layers = {id(layer): layer for layer in built}
     found: dict[str, Any] = {}
     for layer in layers.values():
         if layer.name in found and layer._outside is not None:
