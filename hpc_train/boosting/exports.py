@@ -47,7 +47,7 @@ class TreeExporters(Exporters):
     def prepare(self, exporter: Exporter) -> None:
         """UserError where it asks for what trees do not have."""
         if exporter.tables == "shards":
-            raise UserError(f"exporter {exporter.name!r}: tables: shards, but trees have no ht.parallel.ShardedEmbedding")
+            raise UserError(f"exporter {exporter.name!r}: tables: shards, but trees have no such tables")
 
     def least_bytes(self) -> int:
         """Those of the booster."""
