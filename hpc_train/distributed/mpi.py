@@ -90,19 +90,15 @@ class MpiCollectives(Collectives):
     def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         given = [_summed_as(tensor) for tensor in tensors]
         messages = _messages(given)
-        results = [
-            (_shape(given[one[0]]) if len(one) == 1 else [sum(given[k].shape.num_elements() for k in one)], dtype)
-            for one, dtype in ((one, given[one[0]].dtype) for one in messages)
-        ]
         ordered = [given[place] for one in messages for place in one]
+        results = [(_shape_of([given[place] for place in one]), given[one[0]].dtype) for one in messages]
         found = self._call(name, partial(self._reduced, op, list(map(len, messages))), ordered, results)
         reduced = list(tensors)
         for one, message in zip(messages, found, strict=True):
             sizes = [given[place].shape.num_elements() for place in one]
-            parts = [message] if len(one) == 1 else tf.split(message, sizes)
-            for place, part in zip(one, parts, strict=True):
-                whole = part if len(one) == 1 else tf.reshape(part, given[place].shape)
-                whole.set_shape(given[place].shape)
+            for place, part in zip(one, tf.split(message, sizes) if len(one) > 1 else [message], strict=True):
+                shape = given[place].shape
+                whole = tf.reshape(part, shape) if shape.is_fully_defined() else tf.ensure_shape(part, shape)
                 reduced[place] = tf.cast(whole, tensors[place].dtype)
         return reduced
 
@@ -187,7 +183,7 @@ class MpiCollectives(Collectives):
         arrays = iter(given)
         for length, message in zip(lengths, reduced, strict=True):
             if length == 1:
-                self._comm.Allreduce(next(arrays), message)
+                self._comm.Allreduce(np.ascontiguousarray(next(arrays)), message)
             else:
                 np.concatenate([next(arrays).reshape(-1) for _ in range(length)], out=message)
                 self._comm.Allreduce(MPI.IN_PLACE, message)
@@ -297,11 +293,17 @@ def _before() -> list[tf.Tensor]:
     return last
 
 
-def _shape(tensor: tf.Tensor) -> Any:
-    """Static as far as it is."""
-    if tensor.shape.is_fully_defined():
-        return tensor.shape.as_list()
-    return tf.unstack(tf.shape(tensor), tensor.shape.rank)
+def _shape_of(tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """Of one as it is; of several, or a number, of which numpy_function gives no array to write into, flat."""
+    if len(tensors) == 1 and tensors[0].shape.rank != 0:
+        return _shape(tensors[0])
+    return [sum(tensor.shape.num_elements() for tensor in tensors)]
+
+
+def _shape(tensor: tf.Tensor) -> list[Any]:
+    """Static, or what it is when it runs."""
+    found: list[Any] = tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.unstack(tf.shape(tensor))
+    return found
 
 
 def _words(array: np.ndarray) -> np.ndarray:
