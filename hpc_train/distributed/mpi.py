@@ -284,7 +284,10 @@ def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
 
 
 def _before() -> list[tf.Tensor]:
-    """The exchange before this one in the function that is traced: of what TensorFlow orders, it may forget asserts."""
+    """The exchange before this one in the function that is traced.
+
+    That one comes first TensorFlow sees to itself, but not where an assertion lies between that takes nothing from it.
+    """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
