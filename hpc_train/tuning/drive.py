@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpc_train.errors import UserError
@@ -20,12 +20,9 @@ from hpc_train.telemetry.units import counted
 from hpc_train.tuning.execution.driver import Driver, Listeners
 from hpc_train.tuning.execution.first_look import GoalError
 from hpc_train.tuning.execution.machine import slots_here, wanted_by
-from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.execution.place import Place, start_otherwise
 from hpc_train.tuning.search.folder import JOBS, StudySettings
 from hpc_train.tuning.search.study import Study
-
-AT_START = ("run.strategy", "run.chief", "run.mesh")
-"""By these ranks start MPI and Horovod, which can be started but once."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, listener
         where = f"on one node, with all its {settings.ranks} ranks"
         listeners.report(f"resources.nodes is {nodes}, but a {study.nouns.trial} runs {where}")
     slots = slots_here(wanted, parallel)
-    keeps_ranks = request.keeps_ranks and not _start_otherwise(study.job.tune.space)
+    keeps_ranks = request.keeps_ranks and not start_otherwise(study.job.tune.space)
     place = Place(slots, Mpirun(), settings.ranks, strategy_of(job.run.strategy).threads, keeps_ranks)
     at_once = threading.Event()
     study.reopen()
@@ -89,8 +86,3 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, listener
             if request.is_new:
                 remove_tree(study.folder.path)
             raise
-
-
-def _start_otherwise(keys: Iterable[str]) -> bool:
-    """Whether trials of a space with these keys may start MPI or Horovod in different ways. Pure."""
-    return any(f"{key}.".startswith(f"{own}.") or f"{own}.".startswith(f"{key}.") for key in keys for own in AT_START)
