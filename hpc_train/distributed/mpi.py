@@ -6,7 +6,8 @@ import math
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -56,12 +57,12 @@ class MpiCollectives(Collectives):
     """Those of the ranks of a communicator, each call an operation that waits in one of TensorFlow's threads.
 
     One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has
-    side effects, as these have for it, in the order of the program, whether its results are used or not; only functions
-    that are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order
-    that depends on all that a rank has in its graph; here each waits for that of the call after it (see `_recorded`),
-    so that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to
-    each other what they are about to exchange, so that another order is an error, once and for all: a RankError, which
-    TensorFlow makes one of its own of inside a tf.function.
+    side effects, as these have for it, in the order of the program, whether its results are used or not; and functions
+    and branches by the variables that they have in common, of which these have one (`_Turn.taken`). Gradients it would
+    compute in an order that depends on all that a rank has in its graph; here each waits for that of the call after it
+    (see `_recorded`), so that they come in the reverse order of the calls, where the tape is in the function of the
+    calls. Ranks say to each other what they are about to exchange, so that another order is an error, once and for all:
+    a RankError, which TensorFlow makes one of its own of inside a tf.function.
 
     Tensors of a GPU go through the host.
 
@@ -126,10 +127,10 @@ class MpiCollectives(Collectives):
 
         if not tensors:
             return []
-        with tf.device("CPU"):
-            return _listed(
-                tf.numpy_function(run, tensors, [tensor.dtype for tensor in tensors])
-            )  # eagerly one is no list
+        with tf.device("CPU"), self._turn.taken() as over:
+            found = _listed(tf.numpy_function(run, tensors, [tensor.dtype for tensor in tensors]))  # eagerly no list
+            over(found)
+        return found
 
     def _agree(self, name: str, number: int) -> None:
         """RankError on all ranks where one is about to exchange something else."""
@@ -235,6 +236,24 @@ class _Turn:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.failure: RankError | None = None
+        with tf.init_scope(), tf.device("CPU"):
+            self._count = tf.Variable(0, trainable=False)
+
+    @contextmanager
+    def taken(self) -> Iterator[Callable[[list[tf.Tensor]], None]]:
+        """A context for the operations of one exchange of a graph; what it gives is called with their results.
+
+        Each reads a variable before and writes it after: so TensorFlow keeps the order of exchanges and of branches,
+        loops and functions that exchange, too, which it would else run at once.
+        """
+
+        def over(results: list[tf.Tensor]) -> None:
+            if not tf.executing_eagerly():
+                with tf.control_dependencies(results):
+                    self._count.assign_add(1, read_value=False)
+
+        with tf.control_dependencies([] if tf.executing_eagerly() else [self._count.read_value()]):
+            yield over
 
 
 class _Layout:
