@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from hpc_train.config.specs import RunConfig, RunOptions
+from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OPTION
 from hpc_train.distributed.optimizer_trials import refuse_uncuttable

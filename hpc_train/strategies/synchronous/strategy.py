@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hpc_train.config.specs import RunConfig, RunOptions
+from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.carrier import carrier_of, collectives_by

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hpc_train import parallel
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OptimizerPieces
 from hpc_train.distributed.placement import placed
