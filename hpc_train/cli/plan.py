@@ -15,6 +15,7 @@ import typer
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import answer, console, errors, say, show
 from hpc_train.errors import UserError
+from hpc_train.planning import MOST_RANKS
 from hpc_train.telemetry.units import counted, short_secs, short_size, size
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
     from hpc_train.planning.job_plan import JobPlan
     from hpc_train.planning.links import Links
-    from hpc_train.planning.options import Option
+    from hpc_train.planning.options import Larger, Option
 
-MOST_RANKS = 1_000_000
 WIDTH = 80
 
 
@@ -106,7 +106,8 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
         "model": own,
         "options": [of(option) for option in found.options],
         "best": found.best.choice.keys if found.best else None,
-        "on_more_ranks": on(found.on_more),
+        "on_more_ranks": on(found.more.fits if found.more else None),
+        "tried_ranks": found.more.tried if found.more else found.ranks,
         "without_exporters": on(found.unexported),
         "rows_that_fit": found.rows,
         "notes": list(found.notes),
@@ -196,25 +197,36 @@ def _advice(found: JobPlan) -> list[str]:
             "a machine with more memory:"
         )
         lines += ["    eval: {exporters: {}}", *_changes(bare, found)]
-    if (more := found.on_more) is not None:
-        changes = _changes(more, found)
+    assert found.more is not None, "it was looked for"
+    if (fits := found.more.fits) is not None:
+        changes = _changes(fits, found)
         how = "this does:" if changes else f"it fits as {found.job} asks for it."
-        lines += [f"On {counted(more.choice.size, 'rank')} {how}", *changes]
-    elif bare is None and found.table is not None:
-        lines += _wrapped(
-            f"More ranks alone do not help: layer {found.table!r} (keras.layers.Embedding) is most of the model, and "
-            "each rank has all of it. Of an ht.parallel.ShardedEmbedding in its place each holds a part of the rows."
-        )
+        lines += [f"On {counted(fits.choice.size, 'rank')} {how}", *changes]
     elif bare is None:
-        lines += _wrapped(
-            "More ranks alone do not help: layers of ht.parallel divide parameters and activations among ranks "
-            "(run.mesh); run.mixed_precision and run.accumulate_steps make activations smaller."
-        )
+        lines += _wrapped(_in_the_way(found, found.more))
     if found.rows is not None:
         lines += _wrapped(
             f"As it is, a batch of {counted(found.rows, 'row')} a rank would fit (data.train.batch_size: {found.rows})."
         )
     return lines
+
+
+def _in_the_way(found: JobPlan, more: Larger) -> str:
+    """Why more ranks do not help, and what does."""
+    said = f"More ranks alone do not help: of up to {more.tried:,}, each needs at least {size(more.least)}"
+    process = next(option.ranks[0].process for option in found.options if option.ranks)
+    if not found.memory.device and found.memory.nbytes is not None and process > found.memory.nbytes:
+        return f"{said}, {size(process)} of it for Python and TensorFlow."
+    if found.table is not None:
+        return (
+            f"{said}. Layer {found.table!r} (keras.layers.Embedding) is most of the model, and each rank has all of "
+            "it; of an ht.parallel.ShardedEmbedding in its place each holds a part of the rows."
+        )
+    if more.refused is not None:
+        said += f"; the model is divided no further ({more.refused})"
+    elif not found.divides:
+        said += "; layers of ht.parallel divide parameters and activations among ranks (run.mesh)"
+    return f"{said}; run.mixed_precision and run.accumulate_steps make activations smaller."
 
 
 def _changes(option: Option, found: JobPlan) -> list[str]:

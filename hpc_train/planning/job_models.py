@@ -67,14 +67,16 @@ class JobModels:
         """The model as the first rank that trains has it.
 
         Args:
-            near: What is known of a mesh with the same model axis will do, where that says what a rank holds.
+            near: What is known of a mesh with the same model axis will do, where that says what a rank holds: no table
+                is in parts, which it is on a data axis of two ranks or more.
 
         Raises:
             UserError: The layers cannot be divided so, or the model cannot be used at all.
         """
         key = (1, 1) if choice.servers else (choice.data, choice.model)
         if near and key not in self._known and self._run.sparse_gradients == "dense":
-            known = next((one for (_, model), one in self._known.items() if model == key[1]), None)
+            alike = (one for (data, model), one in self._known.items() if model == key[1] and min(data, key[0]) > 1)
+            known = next(alike, None)
             if isinstance(known, Built) and not known.sizes.averaged("alone"):
                 return known
         if key not in self._known:

@@ -15,6 +15,7 @@ from hpc_train.errors import UserError
 from hpc_train.planning.holdings import Choice, Exports, ModelSizes
 from hpc_train.planning.job_models import JobModels
 from hpc_train.planning.options import (
+    Larger,
     Memory,
     Option,
     choices,
@@ -38,10 +39,10 @@ class JobPlan:
     Attributes:
         sizes: The model on one rank of the job as it asks. nodes: on which the ranks lie.
         best: What the job asks for where that fits, else the first option that does.
-        on_more: Where none fits, what would on more ranks; None: nothing that was looked at.
-        unexported: Where none fits, what would without exporters on as many ranks, or on fewer than `on_more`.
+        more: Where none fits, what was found on more ranks.
+        unexported: Where none fits, what would without exporters on as many ranks, or on fewer than `more`.
         rows: Of a batch that would fit as the job asks, where none does; batch: what it has.
-        table: The layer of keras.layers.Embedding that has most of the model, of which each rank has all.
+        divides: Whether there are layers that a mesh divides. table: the layer of keras.layers.Embedding that has most of the model, of which each rank has all.
         notes: What is to be said beside.
     """
 
@@ -53,9 +54,10 @@ class JobPlan:
     memory: Memory
     options: tuple[Option, ...]
     best: Option | None
-    on_more: Option | None
+    more: Larger | None
     unexported: Option | None
     rows: int | None
+    divides: bool
     table: str | None
     notes: tuple[str, ...] = ()
 
@@ -85,12 +87,12 @@ def _planned(job: JobConfig, models: JobModels, roles: Roles, nodes: int, room: 
     if not any(one.ranks for one in options):
         raise UserError(own.refused or "")
     best = first_that_fits(options, room)
-    on_more = unexported = rows = None
+    more = unexported = rows = None
     if best is None and room.nbytes is not None:
-        on_more = ways.on_more(roles.size, room)
-        unexported = ways.without_exporters(roles.size, room, on_more)
+        more = ways.on_more(roles.size, room)
+        unexported = ways.without_exporters(roles.size, room, more.fits)
         rows = rows_that_fit(own, room, models.rows) if own.ranks else None
-    notes = in_pieces(ways.sizes)
+    notes = in_pieces(ways.sizes) if roles.trainers > 1 else []
     if ways.sizes.activations is None:
         notes.append("the model runs eagerly (run_eagerly): its activations are not known")
     return JobPlan(
@@ -102,9 +104,10 @@ def _planned(job: JobConfig, models: JobModels, roles: Roles, nodes: int, room: 
         room,
         options,
         best,
-        on_more,
+        more,
         unexported,
         rows,
+        ways.divides,
         ways.table,
         tuple(notes),
     )
@@ -114,7 +117,7 @@ class _Ways:
     """The ways to divide a job which is `asked` for one of them.
 
     Attributes:
-        sizes: Of the model as it is asked for, or where that cannot be, without a mesh. table: see JobPlan.
+        sizes: Of the model as it is asked for, or where that cannot be, without a mesh. divides, table: see JobPlan.
     """
 
     def __init__(self, job: JobConfig, models: JobModels, asked: Choice) -> None:
@@ -125,20 +128,22 @@ class _Ways:
             if asked.model == 1:
                 raise
             first = models.built(Choice(asked.ranks))
-        self.sizes, self.table = first.sizes, first.table
-        self._divides, self._refusals = first.divides, first.refusals
+        self.sizes, self.divides, self.table = first.sizes, first.divides, first.table
+        self._refusals = first.refusals
         tables = {exporter.tables for spec in job.eval_specs() for exporter in spec.exporters}
         self._exports: Exports = ("shards" if "shards" in tables else "whole") if tables else None
 
-    def on_more(self, ranks: int, room: Memory, exports: bool = True) -> Option | None:
+    def on_more(self, ranks: int, room: Memory, exports: bool = True) -> Larger:
         """What fits on twice as many ranks, or more."""
-        return more_ranks(ranks, room, lambda more: self.options(more, near=True, exports=exports))
+        own = self.options(ranks, exports=exports)
+        return more_ranks(ranks, room, own, lambda more: self.options(more, near=True, exports=exports))
 
     def without_exporters(self, ranks: int, room: Memory, on_more: Option | None) -> Option | None:
         """What fits on as many ranks or more where the chief exports nothing; on fewer than `on_more` has."""
         if not self._exports:
             return None
-        found = first_that_fits(self.options(ranks, exports=False), room) or self.on_more(ranks, room, exports=False)
+        found = first_that_fits(self.options(ranks, exports=False), room)
+        found = found or self.on_more(ranks, room, exports=False).fits
         return found if found and (on_more is None or found.choice.size < on_more.choice.size) else None
 
     def options(self, ranks: int, near: bool = False, exports: bool = True) -> tuple[Option, ...]:
@@ -149,7 +154,7 @@ class _Ways:
         """
         asked = self._asked if self._asked.size == ranks else None
         servers = self._asked.servers or 1 if asked else 1
-        ways = list(choices(ranks, self._refusals.sharded is None, self._divides, self._asked.idle, servers))
+        ways = list(choices(ranks, self._refusals.sharded is None, self.divides, self._asked.idle, servers))
         if asked is not None and asked not in ways:
             ways.insert(0, asked)
         return distinct([replace(self._option(way, near, exports), asked=way == asked) for way in ways])

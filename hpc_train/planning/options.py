@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_train.distributed.collectives import MOST_ELEMENTS
+from hpc_train.planning import MOST_RANKS
 from hpc_train.planning.holdings import Choice, Exports, Holding, ModelSizes, holdings
 from hpc_train.planning.traffic import Call
 
 DOUBLINGS = 6
-"""How often the ranks are doubled to find how many would do."""
+"""How often the ranks are doubled at least to find how many would do."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,47 @@ def first_that_fits(options: Sequence[Option], memory: Memory) -> Option | None:
     return next((one for one in fit if one.asked), fit[0] if fit else None)
 
 
-def more_ranks(ranks: int, memory: Memory, options_of: Callable[[int], Sequence[Option]]) -> Option | None:
-    """What would fit on more ranks: twice as many, four times … up to 2^DOUBLINGS times. None: nothing does."""
-    for power in range(1, DOUBLINGS + 1):
-        if (found := first_that_fits(options_of(ranks << power), memory)) is not None:
-            return found
-    return None
+@dataclass(frozen=True)
+class Larger:
+    """What was found on more ranks: twice as many, four times …
+
+    Attributes:
+        fits: The first way that does; None: none.
+        tried: The most ranks that were tried. least: bytes that a rank needs at least, on any number of them.
+        refused: Why the model is not divided further than the largest mesh that is possible; None: nothing is known.
+    """
+
+    fits: Option | None
+    tried: int
+    least: int
+    refused: str | None
+
+
+def more_ranks(
+    ranks: int, memory: Memory, options: Sequence[Option], options_of: Callable[[int], Sequence[Option]]
+) -> Larger:
+    """What would fit on more than the `ranks` of these `options`.
+
+    They are doubled DOUBLINGS times, and on as long as that may help: of what a rank needs, a part is taken to stay,
+    and the other to be halved each time.
+    """
+    seen, fits, tried, need = list(options), None, ranks, _least(options, memory)
+    for power in range(1, (MOST_RANKS // ranks).bit_length()):
+        tried, before = ranks << power, need
+        found = options_of(tried)
+        fits, need = first_that_fits(found, memory), _least(found, memory)
+        seen += found
+        if fits is not None or (power >= DOUBLINGS and 2 * need - before > (memory.nbytes or 0)):
+            break
+    divided = max((one.choice.model for one in seen if not one.refused), default=1)
+    further = [one for one in seen if one.refused and one.choice.model > divided]
+    refused = min(further, key=lambda one: one.choice.model).refused if further else None
+    return Larger(fits, tried, _least(seen, memory), refused)
+
+
+def _least(options: Sequence[Option], memory: Memory) -> int:
+    """Bytes that a rank needs the way that needs least."""
+    return min((needed(one.most(memory), memory) for one in options if one.ranks), default=0)
 
 
 def rows_that_fit(option: Option, memory: Memory, rows: int) -> int | None:

@@ -145,6 +145,23 @@ def test_exporters_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "(keras.layers.Embedding) is most of the model" in said and "an ht.parallel.ShardedEmbedding in" in said
 
 
+def test_what_more_ranks_do_and_what_is_in_the_way(tmp_path: Path) -> None:
+    table = make_job_in(tmp_path, "table", model=TABLE, params={"rows": 10**9})
+    found = told(table, "--ranks", 1, "--memory", "130G")
+    assert found["on_more_ranks"] == {"ranks": 2, "run": {}}, "parts of a table are fewer on more ranks"
+    assert not found["notes"], "one rank exchanges nothing"
+    found = told(table, "--ranks", 4, "--memory", "900M")
+    assert found["on_more_ranks"]["ranks"] > 4 << 6
+
+    model = DIVIDED.replace("4000", 'params["units"]')
+    divided = make_job_in(tmp_path, "divided", model=model, params={"units": 4 * 1_000_001}, run={"mesh": {"model": 2}})
+    said = " ".join(call(divided.file, "--ranks", 2, "--memory", "1M").output.split())
+    assert "of up to 128, each needs at least" in said and "of it for Python and TensorFlow." in said
+    said = " ".join(call(divided.file, "--ranks", 2, "--memory", "4G").output.split())
+    assert "the model is divided no further (layer 'column_dense" in said and "among 8 ranks" in said, said
+    assert "layers of ht.parallel divide" not in said
+
+
 def test_a_way_that_is_asked_for_and_cannot_be_is_among_the_others(tmp_path: Path) -> None:
     table = make_job_in(tmp_path, "table", model=TABLE, params={"rows": 1000}, run={"chief": "dedicated"})
     options = named(told(table, "--ranks", 3, "--memory", "80G"))

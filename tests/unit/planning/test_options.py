@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_train.planning import MOST_RANKS
 from hpc_train.planning.holdings import Choice, ModelSizes, VariableSizes
 from hpc_train.planning.options import (
+    DOUBLINGS,
     Memory,
     Option,
     choices,
@@ -110,10 +112,25 @@ def test_more_ranks_are_looked_for_by_doubling() -> None:
         return options(ranks)
 
     room = Memory(options(16)[1].most(Memory(None, "")).total, "")
-    found = more_ranks(2, room, of)
-    assert found is not None
-    assert (found.choice.name, found.choice.ranks, asked) == ("shard_optimizer", 16, [4, 8, 16])
-    assert more_ranks(2, Memory(100, ""), options) is None
+    found = more_ranks(2, room, options(2), of)
+    assert found.fits is not None
+    assert (found.fits.choice.name, found.fits.choice.ranks, asked) == ("shard_optimizer", 16, [4, 8, 16])
+    none = more_ranks(2, Memory(100, ""), options(2), options)
+    assert (none.fits, none.tried, none.refused) == (None, 2 << DOUBLINGS, None)
+    assert none.least == options(2 << DOUBLINGS)[1].most(Memory(None, "")).total
+
+
+def test_as_many_ranks_are_tried_as_may_help() -> None:
+    def of(ranks: int) -> list[Option]:
+        table = VariableSizes("table", 10**9, 10**9 // ranks, 4, averaged="alone")
+        refused = Option(Choice(ranks, 2), refused="7 units") if ranks > 2 else option(SIZES, Choice(ranks, 2))
+        return [option(ModelSizes((table,)), Choice(ranks)), refused, Option(Choice(ranks, ranks), refused="why")]
+
+    found = more_ranks(2, Memory(10**7, ""), of(2), of)
+    assert found.fits is not None and found.fits.choice.ranks == 2048 > 2 << DOUBLINGS
+    none = more_ranks(4, Memory(10, ""), of(4), of)
+    assert (none.fits, none.tried, none.refused) == (None, MOST_RANKS, "7 units")
+    assert more_ranks(MOST_RANKS, Memory(10, ""), of(8), of).tried == MOST_RANKS
 
 
 def test_a_smaller_batch_is_named_where_it_helps() -> None:
