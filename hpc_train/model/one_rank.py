@@ -17,16 +17,22 @@ from hpc_train.model.unallocated import batch_specs, without_memory
 @contextmanager
 def as_one_rank() -> Iterator[None]:
     """A context in which such a model is built, which leaves generators and the names of later layers alone."""
+    with placed(None), rng_state.unchanged(), names_unchanged():
+        yield
+
+
+@contextmanager
+def names_unchanged() -> Iterator[None]:
+    """A context whose layers are not counted: later ones get the names that they would get without them."""
     state = keras.src.backend.common.global_state
     names = dict(state.get_global_attribute("object_name_uids") or {})
-    with placed(None), rng_state.unchanged():
-        try:
-            yield
-        finally:
-            counted = state.get_global_attribute("object_name_uids")
-            if counted is not None:
-                counted.clear()
-                counted.update(names)
+    try:
+        yield
+    finally:
+        counted = state.get_global_attribute("object_name_uids")
+        if counted is not None:
+            counted.clear()
+            counted.update(names)
 
 
 def check_parts(model: keras.Model, dataset: tf.data.Dataset, build: Callable[[], keras.Model]) -> None:

@@ -69,6 +69,7 @@ class ModelSizes:
         activations: The most bytes that are there at once of a traced step, beside variables and gradients: an
             estimate. None: the step could not be traced.
         calls: What the layers exchange in a step.
+        own_step: It has a train_step of its own, which sees whole gradients.
     """
 
     variables: tuple[VariableSizes, ...]
@@ -77,6 +78,7 @@ class ModelSizes:
     common: int = 0
     activations: int | None = None
     calls: tuple[Call, ...] = ()
+    own_step: bool = False
 
     @cached_property
     def parameters(self) -> int:

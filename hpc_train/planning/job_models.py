@@ -18,6 +18,7 @@ from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model.job_model import JobModel
+from hpc_train.model.one_rank import names_unchanged
 from hpc_train.parallel.divided import Divided
 from hpc_train.planning.holdings import Choice, ModelSizes
 from hpc_train.planning.model_sizes import sizes_of
@@ -88,7 +89,8 @@ class JobModels:
 
     def _build(self, mesh: Mesh) -> Built | UserError:
         try:
-            sizes, model = sizes_of(self._model.estimator(), self._dataset, mesh, self._run.accumulate_steps)
+            with names_unchanged():  # each time layers have the names that they have in the job
+                sizes, model = sizes_of(self._model.estimator(), self._dataset, mesh, self._run.accumulate_steps)
         except UserError as error:
             return error
         divides = any(isinstance(layer, Divided) for layer in model._flatten_layers())

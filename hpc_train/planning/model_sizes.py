@@ -65,6 +65,7 @@ def sizes_of(
         common=sum(nbytes_of(v) for key, v in optimizers.items() if key not in kept),
         activations=activations,
         calls=tuple(calls),
+        own_step=has_own_train_step(model),
     )
     return sizes, model
 

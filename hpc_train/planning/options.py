@@ -117,11 +117,10 @@ def exchanges(sizes: ModelSizes, choice: Choice, halves: bool = False) -> tuple[
         sent = sum(v.nbytes // 2 if halves and v.itemsize == 4 else v.nbytes for v in own)
         if ranks == 1 or not own:
             continue
+        scatters = choice.shard_optimizer and not sizes.own_step
+        found.append(Call("reducescatter" if scatters else "allreduce", sent, ranks, "gradients"))
         if choice.shard_optimizer:
-            found.append(Call("reducescatter", sent, ranks, "gradients"))
             found.append(Call("allgather", parameters, ranks, "parameters"))
-        else:
-            found.append(Call("allreduce", sent, ranks, "gradients"))
     if choice.ranks > 1 and sizes.carried:
         found.append(Call("allreduce", sizes.carried, choice.ranks, "state"))
     return tuple(found)

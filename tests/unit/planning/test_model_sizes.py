@@ -112,6 +112,7 @@ def test_a_model_with_a_train_step_of_its_own() -> None:
     assert found.parameters == (8 * 4 + 4) * 4
     assert found.optimizer == 2 * found.parameters + found.common
     assert found.activations
+    assert found.own_step and not measured(lambda: dense("sgd"), (8,)).own_step
 
 
 def test_activations_of_a_model_that_runs_as_python_are_not_known() -> None:

@@ -71,6 +71,8 @@ def test_what_a_step_exchanges() -> None:
     assert exchanges(SIZES, Choice(4)) == (Call("allreduce", 4000, 4, "gradients"), Call("allreduce", 80, 4, "state"))
     kinds = [(call.kind, call.nbytes) for call in exchanges(SIZES, Choice(4, shard_optimizer=True), halves=True)]
     assert kinds == [("reducescatter", 2000), ("allgather", 4000), ("allreduce", 80)]
+    own = exchanges(replace(SIZES, own_step=True), Choice(4, shard_optimizer=True))
+    assert [call.kind for call in own] == ["allreduce", "allgather", "allreduce"], "its gradients are whole"
     divided = replace(SIZES, variables=(replace(SIZES.variables[0], elements=500, averaged="data"),), carried=0)
     assert exchanges(divided, Choice(4, 2)) == (Call("allreduce", 2000, 2, "gradients"),)
     assert exchanges(divided, Choice(2, 2)) == (), "each part of the model is there once"
