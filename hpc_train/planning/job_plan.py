@@ -9,8 +9,8 @@ from pathlib import Path
 from hpc_train.config.builtin_model import GBDTModel
 from hpc_train.config.job import JobConfig
 from hpc_train.config.resources import Resources, parse_memory
+from hpc_train.config.run_config import RunOptions
 from hpc_train.data.memory import available_bytes
-from hpc_train.distributed.roles import Roles
 from hpc_train.errors import UserError
 from hpc_train.planning.holdings import Choice, Exports, ModelSizes
 from hpc_train.planning.job_models import JobModels
@@ -73,31 +73,42 @@ def plan_job(job: JobConfig, code: Path, ranks: int, resources: Resources, memor
     """
     if isinstance(job.model, GBDTModel):
         raise UserError(f"model: gbdt: trees have no parameters that ranks hold or exchange; {FOR}")
-    roles = strategy_of(job.run.strategy).roles(ranks, job.run)
     room, nodes = _memory_of(resources, ranks, memory)
     with ExitStack() as stack:
-        return _planned(job, JobModels(job, code, stack), roles, nodes, room)
+        return _planned(job, JobModels(job, code, stack), ranks, nodes, room)
 
 
-def _planned(job: JobConfig, models: JobModels, roles: Roles, nodes: int, room: Memory) -> JobPlan:
-    asked = Choice(roles.trainers, roles.model, job.run.shard_optimizer, roles.servers, int(roles.dedicated))
-    ways = _Ways(job, models, asked)
-    options = ways.options(roles.size)
+def _asked(run: RunOptions, ranks: int) -> Option:
+    """What the job file asks for; where so many ranks cannot have it, refused, and of ranks that can."""
+    strategy, refused = strategy_of(run.strategy), None
+    try:
+        roles = strategy.roles(ranks, run)
+    except UserError as error:
+        refused, least = str(error), strategy.least_ranks(run)
+        open_mesh = run.mesh is not None and run.mesh.data is None
+        roles = strategy.roles(-(-ranks // least) * least if open_mesh else least, run)
+    choice = Choice(roles.trainers, roles.model, run.shard_optimizer, roles.servers, int(roles.dedicated))
+    return Option(choice, refused=refused, asked=True)
+
+
+def _planned(job: JobConfig, models: JobModels, ranks: int, nodes: int, room: Memory) -> JobPlan:
+    ways = _Ways(job, models, _asked(job.run, ranks), ranks)
+    options = ways.options(ranks)
     own = next(one for one in options if one.asked)
     if not any(one.ranks for one in options):
         raise UserError(own.refused or "")
     best = first_that_fits(options, room)
     more = unexported = rows = None
     if best is None and room.nbytes is not None:
-        more = ways.on_more(roles.size, room)
-        unexported = ways.without_exporters(roles.size, room, more.fits)
+        more = ways.on_more(ranks, room)
+        unexported = ways.without_exporters(ranks, room, more.fits)
         rows = rows_that_fit(own, room, models.rows) if own.ranks else None
-    notes = in_pieces(ways.sizes) if roles.trainers > 1 else []
+    notes = in_pieces(ways.sizes) if ranks > 1 else []
     if ways.sizes.activations is None:
         notes.append("the model runs eagerly (run_eagerly): its activations are not known")
     return JobPlan(
         job.name,
-        roles.size,
+        ranks,
         nodes,
         models.rows,
         ways.sizes,
@@ -114,20 +125,20 @@ def _planned(job: JobConfig, models: JobModels, roles: Roles, nodes: int, room: 
 
 
 class _Ways:
-    """The ways to divide a job which is `asked` for one of them.
+    """The ways to divide a job among `ranks` or more, which is `asked` for one of them.
 
     Attributes:
         sizes: Of the model as it is asked for, or where that cannot be, without a mesh. divides, table: see JobPlan.
     """
 
-    def __init__(self, job: JobConfig, models: JobModels, asked: Choice) -> None:
-        self._job, self._models, self._asked = job, models, asked
+    def __init__(self, job: JobConfig, models: JobModels, asked: Option, ranks: int) -> None:
+        self._job, self._models, self._asked, self._ranks = job, models, asked, ranks
         try:
-            first = models.built(asked)
+            first = models.built(Choice(ranks) if asked.refused else asked.choice)
         except UserError:
-            if asked.model == 1:
+            if asked.refused or asked.choice.model == 1:
                 raise
-            first = models.built(Choice(asked.ranks))
+            first = models.built(Choice(ranks))
         self.sizes, self.divides, self.table = first.sizes, first.divides, first.table
         self._refusals = first.refusals
         tables = {exporter.tables for spec in job.eval_specs() for exporter in spec.exporters}
@@ -152,12 +163,15 @@ class _Ways:
         Args:
             near: Only what ranks hold matters. exports: the chief exports what the job file says.
         """
-        asked = self._asked if self._asked.size == ranks else None
-        servers = self._asked.servers or 1 if asked else 1
-        ways = list(choices(ranks, self._refusals.sharded is None, self.divides, self._asked.idle, servers))
+        asked = self._asked.choice if self._asked.choice.size == ranks else None
+        servers = asked.servers or 1 if asked else 1
+        idle = min(self._asked.choice.idle, ranks - 1)
+        ways = list(choices(ranks, self._refusals.sharded is None, self.divides, idle, servers))
         if asked is not None and asked not in ways:
             ways.insert(0, asked)
-        return distinct([replace(self._option(way, near, exports), asked=way == asked) for way in ways])
+        found = [replace(self._option(way, near, exports), asked=way == asked) for way in ways]
+        impossible = [self._asked] if self._asked.refused and ranks == self._ranks else []
+        return distinct([*impossible, *found])
 
     def _option(self, choice: Choice, near: bool, exports: bool) -> Option:
         refused = self._refusals.served if choice.servers else None  # its model is not built then

@@ -158,7 +158,7 @@ def test_what_more_ranks_do_and_what_is_in_the_way(tmp_path: Path) -> None:
     said = " ".join(call(divided.file, "--ranks", 2, "--memory", "1M").output.split())
     assert "of up to 128, each needs at least" in said and "of it for Python and TensorFlow." in said
     said = " ".join(call(divided.file, "--ranks", 2, "--memory", "4G").output.split())
-    assert "the model is divided no further (layer 'column_dense" in said and "among 8 ranks" in said, said
+    assert "the model is divided no further (layer 'column_dense' (ColumnDense)" in said and "among the 8 ranks" in said
     assert "layers of ht.parallel divide" not in said
 
 
@@ -182,6 +182,27 @@ def test_a_way_that_is_asked_for_and_cannot_be_is_among_the_others(tmp_path: Pat
     assert options["sync"]["fits"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "run", "name", "refused", "line"),
+    [
+        (3, "{mesh: {model: 2}}", "mesh 2 x 2", "run.mesh: model: 2 does not go with 3 ranks; start 4", "{mesh: null}"),
+        (6, "{mesh: {data: 4, model: 2}}", "mesh 4 x 2", "start 8 ranks", "{mesh: null}"),
+        (8, "{mesh: {data: 2, model: 2}}", "mesh 2 x 2", "start 4 ranks", "{mesh: null}"),
+        (1, "{chief: dedicated}", "dedicated chief", "leaves no rank to train", "{chief: train}"),
+        (1, "{strategy: async}", "async", "1 rank cannot be split", "{strategy: sync, parameter_servers: 1}"),
+    ],
+)
+def test_ranks_that_do_not_go_with_what_is_asked_for(
+    job: Job, ranks: int, run: str, name: str, refused: str, line: str
+) -> None:
+    words = ["--ranks", ranks, "--memory", "80G", "--set", f"run={run}"]
+    found = told(job, *words)
+    first, *others = found["options"]
+    assert (first["name"], first["asked"]) == (name, True) and refused in first["refused"]
+    assert [one["name"] for one in others if one["fits"]][0] == "sync" and not any(one["asked"] for one in others)
+    assert call(job.file, *words).output.splitlines()[-1] == f"    run: {line}"
+
+
 def test_seconds_are_of_the_links_that_were_measured(job: Job, tmp_path: Path) -> None:
     config = {"operation": "allreduce", "place": "one node", "way": "Horovod, group, mean", "bytes": 1000}
     record = {"benchmark": "collectives", "ranks": 2, "value": 1e-6, "config": config}
@@ -197,8 +218,6 @@ def test_seconds_are_of_the_links_that_were_measured(job: Job, tmp_path: Path) -
         (["--ranks", 0], "greater than or equal to 1"),
         (["--ranks", 2, "--memory", "much"], "--memory: 'much' is no size"),
         (["--ranks", 2, "--set", "run.strategy=asynk"], "did you mean"),
-        (["--ranks", 1, "--set", "run.strategy=async"], "run.parameter_servers: 1 rank cannot be split"),
-        (["--ranks", 3, "--set", "run.mesh={model: 2}"], "run.mesh: model: 2 does not go with 3 ranks"),
         (
             ["--ranks", 2, "--set", "run={mesh: {model: 2}, chief: dedicated}"],
             "exclude each other; the chief trains here",
