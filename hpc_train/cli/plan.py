@@ -96,6 +96,7 @@ def described(found: JobPlan, measured: Links | None) -> dict[str, Any]:
 
     own = asdict(found.sizes)
     del own["calls"]
+    own["state"] = sum(own.pop("states"))
     return {
         "job": found.job,
         "ranks": found.ranks,
@@ -191,8 +192,9 @@ def _advice(found: JobPlan) -> list[str]:
     least = min(_needs(option, found) for option in found.options if option.ranks)
     lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {size(least)} a rank are needed."]
     if (bare := found.unexported) is not None:
+        exported = max(option.ranks[0].exported for option in found.options if option.ranks)
         lines += _wrapped(
-            f"Without exporters ({size(found.sizes.exported)} of it on the chief, which exports the whole model) it "
+            f"Without exporters ({size(exported)} of it on the chief, which exports the whole model) it "
             f"fits on {counted(bare.choice.size, 'rank')}; leave them out, and export later, by `hpc-train export` on "
             "a machine with more memory:"
         )

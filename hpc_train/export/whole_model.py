@@ -259,4 +259,9 @@ def bytes_needed(model: keras.Model, without: Collection[Any] = ()) -> int:
         ((share_of(v) or Share(tuple(v.shape))).shape, dtype_of(v)) for v in model.variables if id(v) not in outside
     ]
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
-    return sum(sizes) + max(sizes, default=0) + sum(map(nbytes_of, model.variables))
+    return exported_bytes(sizes) + sum(map(nbytes_of, model.variables))
+
+
+def exported_bytes(sizes: Sequence[int]) -> int:
+    """Of a whole model with variables of so many bytes, one of which is brought together beside it. Pure."""
+    return sum(sizes) + max(sizes, default=0)

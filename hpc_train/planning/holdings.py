@@ -14,6 +14,7 @@ from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import buckets_of
 from hpc_train.distributed.partition import VariableSpec, partition
 from hpc_train.distributed.share import Averaged
+from hpc_train.export.whole_model import exported_bytes
 from hpc_train.planning.traffic import Call
 
 Exports = Literal["whole", "shards"] | None
@@ -64,7 +65,7 @@ class ModelSizes:
     """A model, as the first rank of a mesh holds it.
 
     Attributes:
-        variables: The trainable ones. state: bytes of the others. carried: of these, what ranks average each step.
+        variables: The trainable ones. states: bytes of each other one. carried: of these, what ranks average each step.
         common: Bytes of the optimizer's variables that are no variable's (the iteration, the learning rate).
         activations: The most bytes that are there at once of a traced step, beside variables and gradients: an
             estimate. None: the step could not be traced.
@@ -73,7 +74,7 @@ class ModelSizes:
     """
 
     variables: tuple[VariableSizes, ...]
-    state: int = 0
+    states: tuple[int, ...] = ()
     carried: int = 0
     common: int = 0
     activations: int | None = None
@@ -86,19 +87,15 @@ class ModelSizes:
         return sum(variable.nbytes for variable in self.variables)
 
     @cached_property
-    def whole(self) -> int:
-        """Bytes of the trainable variables of a model on one rank."""
-        return sum(variable.whole * variable.itemsize for variable in self.variables)
+    def state(self) -> int:
+        """Bytes of those that are not trained."""
+        return sum(self.states)
 
-    @property
-    def exported(self) -> int:
-        """Bytes of a whole model, which an exporter needs."""
-        return self.whole + self.state
-
-    @property
-    def tables(self) -> int:
-        """Bytes of its tables that ranks hold in parts, which exports may have in shards."""
-        return sum(variable.whole * variable.itemsize for variable in self.averaged("alone"))
+    def exported(self, exports: Exports) -> int:
+        """Bytes that the chief needs for the model which it exports, where ranks hold parts of it."""
+        kept = [v for v in self.variables if exports == "whole" or v.averaged != "alone"]
+        sizes = [variable.whole * variable.itemsize for variable in kept]
+        return exported_bytes([*sizes, *self.states]) if exports else 0
 
     @cached_property
     def gradients(self) -> int:
@@ -264,7 +261,7 @@ def holdings(
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
-    exported = sizes.exported - (sizes.tables if exports == "shards" else 0) if exports and parts else 0
+    exported = sizes.exported(exports) if parts else 0
     chief = replace(chief, exported=exported, snapshot=chief.parameters + chief.state + chief.optimizer)
     others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps

@@ -92,7 +92,7 @@ def _asked(run: RunOptions, ranks: int) -> Option:
 
 
 def _planned(job: JobConfig, models: JobModels, ranks: int, nodes: int, room: Memory) -> JobPlan:
-    ways = _Ways(job, models, _asked(job.run, ranks), ranks)
+    ways = _Ways(job, models, _asked(job.run, ranks), ranks, room)
     options = ways.options(ranks)
     own = next(one for one in options if one.asked)
     if not any(one.ranks for one in options):
@@ -100,8 +100,8 @@ def _planned(job: JobConfig, models: JobModels, ranks: int, nodes: int, room: Me
     best = first_that_fits(options, room)
     more = unexported = rows = None
     if best is None and room.nbytes is not None:
-        more = ways.on_more(ranks, room)
-        unexported = ways.without_exporters(ranks, room, more.fits)
+        more = ways.on_more()
+        unexported = ways.without_exporters(more.fits)
         rows = rows_that_fit(own, room, models.rows) if own.ranks else None
     notes = in_pieces(ways.sizes) if ranks > 1 else []
     if ways.sizes.activations is None:
@@ -131,8 +131,8 @@ class _Ways:
         sizes: Of the model as it is asked for, or where that cannot be, without a mesh. divides, table: see JobPlan.
     """
 
-    def __init__(self, job: JobConfig, models: JobModels, asked: Option, ranks: int) -> None:
-        self._job, self._models, self._asked, self._ranks = job, models, asked, ranks
+    def __init__(self, job: JobConfig, models: JobModels, asked: Option, ranks: int, room: Memory) -> None:
+        self._job, self._models, self._asked, self._ranks, self._room = job, models, asked, ranks, room
         try:
             first = models.built(Choice(ranks) if asked.refused else asked.choice)
         except UserError:
@@ -141,20 +141,24 @@ class _Ways:
             first = models.built(Choice(ranks))
         self.sizes, self.divides, self.table = first.sizes, first.divides, first.table
         self._refusals = first.refusals
-        tables = {exporter.tables for spec in job.eval_specs() for exporter in spec.exporters}
-        self._exports: Exports = ("shards" if "shards" in tables else "whole") if tables else None
+        exporters = [exporter for spec in job.eval_specs() for exporter in spec.exporters]
+        tables = {exporter.tables for exporter in exporters}
+        served = any(exporter.serving_fn is not None for exporter in exporters)
+        self._exports: list[Exports] = []  # auto: in shards where that does not fit in the model
+        self._exports += ["whole"] if exporters and "shards" not in tables else []
+        self._exports += ["shards"] if exporters and "whole" not in tables and not served else []
 
-    def on_more(self, ranks: int, room: Memory, exports: bool = True) -> Larger:
+    def on_more(self, exports: bool = True) -> Larger:
         """What fits on twice as many ranks, or more."""
-        own = self.options(ranks, exports=exports)
-        return more_ranks(ranks, room, own, lambda more: self.options(more, near=True, exports=exports))
+        own = self.options(self._ranks, exports=exports)
+        return more_ranks(self._ranks, self._room, own, lambda more: self.options(more, near=True, exports=exports))
 
-    def without_exporters(self, ranks: int, room: Memory, on_more: Option | None) -> Option | None:
+    def without_exporters(self, on_more: Option | None) -> Option | None:
         """What fits on as many ranks or more where the chief exports nothing; on fewer than `on_more` has."""
         if not self._exports:
             return None
-        found = first_that_fits(self.options(ranks, exports=False), room)
-        found = found or self.on_more(ranks, room, exports=False).fits
+        found = first_that_fits(self.options(self._ranks, exports=False), self._room)
+        found = found or self.on_more(exports=False).fits
         return found if found and (on_more is None or found.choice.size < on_more.choice.size) else None
 
     def options(self, ranks: int, near: bool = False, exports: bool = True) -> tuple[Option, ...]:
@@ -183,7 +187,9 @@ class _Ways:
             return Option(choice, refused=refused)
         run = self._job.run
         pieces, halves = run.accumulate_steps > 1, run.compression is not None
-        return option(built.sizes, choice, pieces, halves, self._models.process, self._exports if exports else None)
+        process, places = self._models.process, self._exports if exports and self._exports else [None]
+        found = [option(built.sizes, choice, pieces, halves, process, place) for place in places]
+        return next((one for one in found if one.fits(self._room) is not False), found[-1])
 
 
 def _memory_of(resources: Resources, ranks: int, given: str | None) -> tuple[Memory, int]:

@@ -60,7 +60,7 @@ def sizes_of(
     others = [v for v in model.variables if id(v) not in trainable]
     sizes = ModelSizes(
         variables,
-        state=sum(map(nbytes_of, others)),
+        states=tuple(map(nbytes_of, others)),
         carried=sum(nbytes_of(v) for v in others if is_floating(v) and id(v) not in frozen),
         common=sum(nbytes_of(v) for key, v in optimizers.items() if key not in kept),
         activations=activations,

@@ -127,17 +127,20 @@ def test_what_cannot_be_is_told_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_exporters_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    final: dict[str, Any] = {"exporters": {"final": {}}}
+    final: dict[str, Any] = {"exporters": {"final": {"tables": "whole"}}}
     table = make_job_in(tmp_path, "table", model=TABLE, params={"rows": 3 * 10**9}, eval=final)
     shown = call(table.file, "--ranks", 4, "--memory", "90G").output
     assert max(map(len, shown.splitlines())) <= 80, shown
     said = " ".join(shown.split())
     assert "Nothing fits on 4 ranks" in said and "More ranks alone" not in said
-    assert "Without exporters (96.0 GB of it on the chief, which exports the whole model) it fits on 8 ranks" in said
+    assert "Without exporters (192.0 GB of it on the chief, which exports the whole model) it fits on 8 ranks" in said
     assert "`hpc-train export` on a machine with more memory: eval: {exporters: {}}" in said
     found = told(table, "--ranks", 4, "--memory", "200G")
     assert found["without_exporters"] == {"ranks": 4, "run": {}}
-    assert found["on_more_ranks"]["ranks"] == 8
+    assert found["on_more_ranks"]["ranks"] == 32, "the table is there twice, as it is put in"
+    room = ["--ranks", 4, "--memory", "200G", "--set", "eval.exporters.final.tables="]
+    assert told(table, *room[:-1], f"{room[-1]}auto")["best"] == told(table, *room[:-1], f"{room[-1]}shards")["best"]
+    assert told(table, *room[:-1], f"{room[-1]}auto")["best"] == {}, "tables go into shards where they do not fit"
 
     plain = TABLE.replace("parallel.ShardedEmbedding", "keras.layers.Embedding")
     whole = make_job_in(tmp_path, "whole", model=plain, params={"rows": 10**9}, eval=final)
@@ -189,7 +192,7 @@ def test_a_way_that_is_asked_for_and_cannot_be_is_among_the_others(tmp_path: Pat
         (6, "{mesh: {data: 4, model: 2}}", "mesh 4 x 2", "start 8 ranks", "{mesh: null}"),
         (8, "{mesh: {data: 2, model: 2}}", "mesh 2 x 2", "start 4 ranks", "{mesh: null}"),
         (1, "{chief: dedicated}", "dedicated chief", "leaves no rank to train", "{chief: train}"),
-        (1, "{strategy: async}", "async", "1 rank cannot be split", "{strategy: sync, parameter_servers: 1}"),
+        (1, "{strategy: async}", "async", "1 rank cannot be split", "{strategy: sync}"),
     ],
 )
 def test_ranks_that_do_not_go_with_what_is_asked_for(

@@ -80,7 +80,7 @@ def test_the_optimizer_is_an_nth_within_a_percent() -> None:
 
 
 def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> None:
-    chief, other = holdings(adam(state=100), Choice(4), process=7)
+    chief, other = holdings(adam(states=(100,)), Choice(4), process=7)
     assert chief == Holding(4000, 4000, 8012, 100, 500, 0, 4000 + 8012 + 100, 7)
     assert other == replace(chief, snapshot=0)
     assert chief.total == 4000 + 4000 + 8012 + 100 + 500 + 12112 + 7
@@ -91,7 +91,10 @@ def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> Non
     chief, other = holdings(alone, Choice(2))
     assert (chief.snapshot, other.snapshot) == (12_012, 12_000)
     chief, other = holdings(alone, Choice(2), exports="whole")
-    assert (chief.exported, other.exported) == (8000, 0), "an export is the whole model"
+    assert (chief.exported, other.exported) == (16000, 0), (
+        "an export is the whole model, and its largest variable beside"
+    )
+    assert holdings(alone, Choice(2), exports="shards")[0].exported == 0
     assert (chief.on_device, chief.total) == (16_012, 16_012 + 8000 + 12_012), "it is in the host's memory"
     assert holdings(alone, Choice(2), exports="shards")[0].exported == 0, "but for its tables"
     assert holdings(adam(), Choice(2), exports="whole")[0].exported == 0, "which the chief has anyway"
