@@ -16,7 +16,7 @@ from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import answer, console, errors, say, show
 from hpc_train.errors import UserError
 from hpc_train.planning import MOST_RANKS
-from hpc_train.telemetry.units import counted, short_secs, short_size, size
+from hpc_train.telemetry.units import binary_size, counted, short_secs, short_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +34,10 @@ def plan(
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, max=MOST_RANKS, help="How many ranks there will be.")],
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="What each rank may take, as 80G. \\[default: the job's resources, or here]"),
+        typer.Option(
+            metavar="SIZE",
+            help="What each rank may take, as 80G (GiB, as in all of it). \\[default: the job's resources, or here]",
+        ),
     ] = None,
     links: Annotated[
         Path | None,
@@ -156,14 +159,15 @@ def _table(found: JobPlan, measured: Links | None, width: int) -> Table:
 def _lines(found: JobPlan, measured: Links | None) -> list[str]:
     """What is below the table."""
     process = next(option.ranks[0].process for option in found.options if option.ranks)
-    room = "" if found.memory.nbytes is None else f"{size(found.memory.nbytes)} a rank: "
+    room = "" if found.memory.nbytes is None else f"{binary_size(found.memory.nbytes)} a rank: "
     rates = "as benchmarks/collectives.py measured them" if measured else "not measured; see --links"
     about = [
-        f"{counted(found.ranks, 'rank')}; > as {found.job} asks for it; each row is the rank that needs most",
+        f"{counted(found.ranks, 'rank')} on {counted(found.nodes, 'node')}; > as {found.job} asks for it; each row is "
+        "the rank that needs most; K, M, G, T: powers of 1024",
         f"memory: {room}{found.memory.where}",
         "model: parameters and state, and the whole model that is exported where ranks hold parts; room: for snapshots"
         + (", in the host's memory" if found.memory.device else ""),
-        "" if found.memory.device else f"total: with {size(process)} of Python and TensorFlow",
+        "" if found.memory.device else f"total: with {binary_size(process)} of Python and TensorFlow",
         f"activ: an estimate: the most that is there at once of a traced step of {counted(found.batch, 'row')}, each "
         "tensor from the operation that computes it to the last that reads it",
         f"sent: by the rank that sends most in a step; time: what that takes, {rates}"
@@ -190,11 +194,11 @@ def _advice(found: JobPlan) -> list[str]:
             *_changes(found.best, found),
         ]
     least = min(_needs(option, found) for option in found.options if option.ranks)
-    lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {size(least)} a rank are needed."]
+    lines = [f"Nothing fits on {counted(found.ranks, 'rank')}: at least {binary_size(least)} a rank are needed."]
     if (bare := found.unexported) is not None:
         exported = max(option.ranks[0].exported for option in found.options if option.ranks)
         lines += _wrapped(
-            f"Without exporters ({size(exported)} of it on the chief, which exports the whole model) it "
+            f"Without exporters ({binary_size(exported)} of it on the chief, which exports the whole model) it "
             f"fits on {counted(bare.choice.size, 'rank')}; leave them out, and export later, by `hpc-train export` on "
             "a machine with more memory:"
         )
@@ -215,10 +219,10 @@ def _advice(found: JobPlan) -> list[str]:
 
 def _in_the_way(found: JobPlan, more: Larger) -> str:
     """Why more ranks do not help, and what does."""
-    said = f"More ranks alone do not help: of up to {more.tried:,}, each needs at least {size(more.least)}"
+    said = f"More ranks alone do not help: of up to {more.tried:,}, each needs at least {binary_size(more.least)}"
     process = next(option.ranks[0].process for option in found.options if option.ranks)
     if not found.memory.device and found.memory.nbytes is not None and process > found.memory.nbytes:
-        return f"{said}, {size(process)} of it for Python and TensorFlow."
+        return f"{said}, {binary_size(process)} of it for Python and TensorFlow."
     if found.table is not None:
         return (
             f"{said}. Layer {found.table!r} (keras.layers.Embedding) is most of the model, and each rank has all of "

@@ -42,7 +42,8 @@ class JobPlan:
         more: Where none fits, what was found on more ranks.
         unexported: Where none fits, what would without exporters on as many ranks, or on fewer than `more`.
         rows: Of a batch that would fit as the job asks, where none does; batch: what it has.
-        divides: Whether there are layers that a mesh divides. table: the layer of keras.layers.Embedding that has most of the model, of which each rank has all.
+        divides: Whether there are layers that a mesh divides.
+        table: The layer of keras.layers.Embedding that has most of the model, of which each rank has all.
         notes: What is to be said beside.
     """
 

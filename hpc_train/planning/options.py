@@ -147,7 +147,7 @@ def first_that_fits(options: Sequence[Option], memory: Memory) -> Option | None:
 
 @dataclass(frozen=True)
 class Larger:
-    """What was found on more ranks: twice as many, four times …
+    """What was found on more ranks: twice as many, four times, and so on.
 
     Attributes:
         fits: The first way that does; None: none.

@@ -16,10 +16,18 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def binary_size(count: float) -> str:
+    """Bytes, in the largest unit (powers of 1024, as job files give memory) of which there is one."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
 def short_size(count: float) -> str:
-    """Bytes in two or three digits and the letter of their unit (powers of 1000), for a table: 1.2G, 680M, 0."""
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= 0.9995 * scale:
+    """Bytes in two or three digits and the letter of their unit (powers of 1024), for a table: 1.2G, 680M, 0."""
+    for unit, scale in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if count >= 999.5 / 1024 * scale:
             return f"{_digits(count / scale)}{unit}"
     return f"{count:.0f}"
 

@@ -90,9 +90,13 @@ def test_the_table_has_80_columns(job: Job, monkeypatch: pytest.MonkeyPatch) -> 
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 80, done.output
     assert lines[1].startswith("> sync") and " yes " in lines[1]
-    assert lines[1].split()[2:5] == ["848", "848", "1.7k"], "with the state of metrics; no zeros"
+    assert lines[1].split()[2:5] == ["848", "848", "1.7K"], "with the state of metrics; no zeros"
     assert lines[-1] == "It fits as tiny asks for it."
     assert "activ: an estimate" in done.output
+    said = " ".join(
+        call(job.file, "--ranks", 4, "--memory", "8G", "--set", "resources.ranks_per_node=2").output.split()
+    )
+    assert "4 ranks on 2 nodes;" in said and "memory: 8.0 GiB a rank: --memory" in said
 
 
 def test_what_fits_is_named_with_its_line(tmp_path: Path) -> None:
@@ -133,7 +137,7 @@ def test_exporters_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80, shown
     said = " ".join(shown.split())
     assert "Nothing fits on 4 ranks" in said and "More ranks alone" not in said
-    assert "Without exporters (192.0 GB of it on the chief, which exports the whole model) it fits on 8 ranks" in said
+    assert "Without exporters (178.8 GiB of it on the chief, which exports the whole model) it fits on 8 ranks" in said
     assert "`hpc-train export` on a machine with more memory: eval: {exporters: {}}" in said
     found = told(table, "--ranks", 4, "--memory", "200G")
     assert found["without_exporters"] == {"ranks": 4, "run": {}}
@@ -202,7 +206,7 @@ def test_ranks_that_do_not_go_with_what_is_asked_for(
     found = told(job, *words)
     first, *others = found["options"]
     assert (first["name"], first["asked"]) == (name, True) and refused in first["refused"]
-    assert [one["name"] for one in others if one["fits"]][0] == "sync" and not any(one["asked"] for one in others)
+    assert next(one["name"] for one in others if one["fits"]) == "sync" and not any(one["asked"] for one in others)
     assert call(job.file, *words).output.splitlines()[-1] == f"    run: {line}"
 
 

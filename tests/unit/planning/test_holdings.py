@@ -95,7 +95,7 @@ def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> Non
         "an export is the whole model, and its largest variable beside"
     )
     assert holdings(alone, Choice(2), exports="shards")[0].exported == 0
-    assert (chief.on_device, chief.total) == (16_012, 16_012 + 8000 + 12_012), "it is in the host's memory"
+    assert (chief.on_device, chief.total) == (16_012, 16_012 + 16_000 + 12_012), "it is in the host's memory"
     assert holdings(alone, Choice(2), exports="shards")[0].exported == 0, "but for its tables"
     assert holdings(adam(), Choice(2), exports="whole")[0].exported == 0, "which the chief has anyway"
 
