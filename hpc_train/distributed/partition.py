@@ -100,17 +100,18 @@ class Partition:
 
     def pieces(self, server: int) -> list[Piece]:
         """What `server` holds, in the arena's order."""
-        return self._pieces[server]
+        if server not in self._known:
+            low, high = self.cuts[server : server + 2]
+            spans = [
+                (number, variable, offset, max(low, offset), min(high, offset + variable.nbytes))
+                for number, (variable, offset) in enumerate(zip(self.variables, self.offsets, strict=True))
+            ]
+            self._known[server] = [_piece(*span) for span in spans if span[-2] < span[-1]]
+        return self._known[server]
 
     @cached_property
-    def _pieces(self) -> list[list[Piece]]:
-        found: list[list[Piece]] = [[] for _ in self.cuts[1:]]
-        for number, (variable, offset) in enumerate(zip(self.variables, self.offsets, strict=True)):
-            for server, (low, high) in enumerate(zip(self.cuts, self.cuts[1:], strict=False)):
-                first, end = max(low, offset), min(high, offset + variable.nbytes)
-                if first < end:
-                    found[server].append(_piece(number, variable, offset, first, end))
-        return found
+    def _known(self) -> dict[int, list[Piece]]:
+        return {}
 
     @property
     def cut_variables(self) -> list[int]:
