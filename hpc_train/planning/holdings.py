@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import buckets_of
 from hpc_train.distributed.partition import VariableSpec, partition
-from hpc_train.distributed.share import Averaged
+from hpc_train.distributed.share import Averaged, Share, set_share
 from hpc_train.export.whole_model import exported_bytes
 from hpc_train.planning.traffic import Call
 
@@ -209,19 +210,14 @@ class Holding:
         return self.on_device + self.exported + self.snapshot + self.process
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What a sharded optimizer is divided by of a variable."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    constraint: bool | None
-    _hpc_train_averaged: Averaged
-
-
 def pieces(variables: Sequence[VariableSizes], mesh: Mesh) -> list[int]:
     """How many elements of each variable a rank of a mesh has in its part of a sharded optimizer."""
-    held = [_Held((v.elements,), f"uint{8 * v.itemsize}", v.undivided or None, v.averaged) for v in variables]
+    held = [
+        SimpleNamespace(shape=(v.elements,), dtype=f"uint{8 * v.itemsize}", constraint=v.undivided or None)
+        for v in variables
+    ]
+    for one, v in zip(held, variables, strict=True):
+        set_share(one, Share((v.elements,)), v.averaged)
     found = [variable.elements for variable in variables]
     for bucket in buckets_of(held, mesh):
         for number, (_, start, stop) in zip(bucket.numbers, bucket.places, strict=True):
