@@ -9,7 +9,8 @@ from typing import Any
 from hpc_train.callbacks.hook import HookContext
 from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
-from hpc_train.config.specs import HDF5Input, TrainSpec
+from hpc_train.config.hdf5_input import HDF5Input
+from hpc_train.config.specs import TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
 from hpc_train.distributed.world import World
