@@ -39,7 +39,7 @@ from support.records import Record, read_records
 from support.results import RECORDS, RESULTS, open_results
 from support.usage import EXIT_MISSED, UsageError, make_parser, run_main, tell
 
-from hpc_train.config.specs import MOST_IN_FLIGHT
+from hpc_train.config.run_config import MOST_IN_FLIGHT
 
 DEFAULT_MODELS = {True: ("resnet50", "vgg16", "transformer"), False: ("mlp", "cnn")}
 """With GPUs, and without."""

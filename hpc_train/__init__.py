@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from hpc_train.config.early_stopping import stop_if_higher, stop_if_lower, stop_if_no_decrease, stop_if_no_increase
     from hpc_train.config.estimator import Estimator
     from hpc_train.config.exporters import BestExporter, FinalExporter, LatestExporter
+    from hpc_train.config.hdf5_input import HDF5Input
     from hpc_train.config.job import JobConfig, load_job
-    from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+    from hpc_train.config.run_config import RunConfig
+    from hpc_train.config.specs import EvalSpec, TrainSpec
     from hpc_train.config.table import Table
     from hpc_train.config.warm_start import WarmStartSettings
     from hpc_train.data.loading.tf_dataset import InputContext
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from hpc_train.distributed.scaling import scaled_learning_rate
     from hpc_train.ensembles.ensemble import ensemble
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
+    from hpc_train.inference.exported_model import load_exported_model
     from hpc_train.jobs.job import Job, submit
     from hpc_train.mapreduce import reducers
     from hpc_train.mapreduce.adapt import adapt
@@ -64,8 +67,10 @@ _NAMES = {
     ),
     "hpc_train.config.estimator": ("Estimator",),
     "hpc_train.config.exporters": ("BestExporter", "FinalExporter", "LatestExporter"),
+    "hpc_train.config.hdf5_input": ("HDF5Input",),
     "hpc_train.config.job": ("JobConfig", "load_job"),
-    "hpc_train.config.specs": ("EvalSpec", "HDF5Input", "RunConfig", "TrainSpec"),
+    "hpc_train.config.run_config": ("RunConfig",),
+    "hpc_train.config.specs": ("EvalSpec", "TrainSpec"),
     "hpc_train.config.table": ("Table",),
     "hpc_train.config.warm_start": ("WarmStartSettings",),
     "hpc_train.data.loading.tf_dataset": ("InputContext",),
@@ -74,6 +79,7 @@ _NAMES = {
     "hpc_train.distributed.scaling": ("scaled_learning_rate",),
     "hpc_train.ensembles.ensemble": ("ensemble",),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
+    "hpc_train.inference.exported_model": ("load_exported_model",),
     "hpc_train.jobs.job": ("Job", "submit"),
     "hpc_train.mapreduce.adapt": ("adapt",),
     "hpc_train.mapreduce.map_reduce": ("map_reduce",),
@@ -126,6 +132,7 @@ __all__ = [
     "feature_column",
     "is_chief",
     "launched_ranks",
+    "load_exported_model",
     "load_job",
     "map_reduce",
     "parallel",

@@ -51,7 +51,9 @@ def model_fn() -> Model:
 def train(args: argparse.Namespace) -> None:
     """The job, through the package's own entrance."""
     from hpc_train.config.estimator import Estimator
-    from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+    from hpc_train.config.hdf5_input import HDF5Input
+    from hpc_train.config.run_config import RunConfig
+    from hpc_train.config.specs import EvalSpec, TrainSpec
     from hpc_train.training.trainer import train_and_evaluate
 
     config = RunConfig(

@@ -21,9 +21,9 @@ from hpc_train.boosting.rows import TreeRows, read_rows
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.builtin_model import GBDTModel
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import JobConfig
 from hpc_train.config.settings import settings_of
-from hpc_train.config.specs import HDF5Input
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks

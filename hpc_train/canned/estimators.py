@@ -23,7 +23,7 @@ from hpc_train.canned.columns import Combiner
 from hpc_train.canned.model_fn import canned_model
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.estimator_arguments import CANNED
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 

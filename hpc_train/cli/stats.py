@@ -16,7 +16,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
-    from hpc_train.config.specs import HDF5Input
+    from hpc_train.config.hdf5_input import HDF5Input
     from hpc_train.config.table import Table
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
@@ -79,7 +79,7 @@ def _checked_source(
     external: list[str] | None,
 ) -> HDF5Input | Table:
     """What is read; UserError where an option is not allowed."""
-    from hpc_train.config.specs import HDF5Input
+    from hpc_train.config.hdf5_input import HDF5Input
     from hpc_train.config.table import Table
 
     for option, folder in (("--html", html and html.absolute().parent), ("--job-dir", job_dir)):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from hpc_train.arguments import check_type, checked_arguments, is_path, not_allowed
 from hpc_train.config.estimator_arguments import ESTIMATOR, METHODS
 from hpc_train.config.functions import check_model
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras

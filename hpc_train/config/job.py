@@ -29,22 +29,14 @@ from hpc_train.config.builtin_model import BuiltinModel, ModelSection, TabularMo
 from hpc_train.config.diagnostics import Mistake, mistake_at, refuse, validated
 from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.config.exporters import ExportersSection, refuse_same_names
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job_schema import mistakes_of_schema, with_schema
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
+from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.config.secrets import masked
-from hpc_train.config.specs import (
-    EvalInput,
-    EvalOptions,
-    EvalSpec,
-    EvalTimes,
-    HDF5Input,
-    RunConfig,
-    RunOptions,
-    TrainOptions,
-    TrainSpec,
-)
+from hpc_train.config.specs import EvalInput, EvalOptions, EvalSpec, EvalTimes, TrainOptions, TrainSpec
 from hpc_train.config.table_schema import read_schema
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.types import STRATEGIES, STRICT, Name

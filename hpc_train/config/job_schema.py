@@ -14,7 +14,7 @@ from hpc_train.config.builtin_model import (
     TabularModel,
     WideDeepModel,
 )
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.config.tree_job import mistakes_of_trees
 from hpc_train.config.yaml_loader import Location

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -25,7 +26,7 @@ LARGE_BYTES = 1 << 20
 """A tensor of so many is sent from where TensorFlow has it; smaller ones are copied into one message."""
 BLOCK_BYTES = 1 << 20
 """Of a part, so many are added up at a time, while they are in the cache."""
-_LAST, _LAST_TURN = "hpc_train.last_exchange", "hpc_train.last_turn"
+_LAST_TURN = "hpc_train.last_turn"
 _WORDS = {2: np.int16, 4: np.int32, 8: np.int64}
 """Types that MPI knows, for what is only moved, by the bytes of a number."""
 
@@ -50,12 +51,12 @@ class MpiCollectives(Collectives):
     """Those of the ranks of a communicator, each call an operation that waits in one of TensorFlow's threads.
 
     One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has
-    side effects, as these have for it, in the order of the program, whether its results are used or not; only functions
-    that are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order
-    that depends on all that a rank has in its graph; here each waits for that of the call after it (see `_recorded`),
-    so that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to
-    each other what they are about to exchange, so that another order is an error, once and for all: a RankError, which
-    TensorFlow makes one of its own of inside a tf.function.
+    side effects, as these have for it, in the order of the program, whether its results are used or not; and functions
+    and branches by the variables that they have in common, of which these have one (`_Turn.taken`). Gradients it would
+    compute in an order that depends on all that a rank has in its graph; here each waits for that of the call after it
+    (see `_recorded`), so that they come in the reverse order of the calls, where the tape is in the function of the
+    calls. Ranks say to each other what they are about to exchange, so that another order is an error, once and for all:
+    a RankError, which TensorFlow makes one of its own of inside a tf.function.
 
     Tensors of a GPU go through the host.
 
@@ -151,14 +152,15 @@ class MpiCollectives(Collectives):
             return []
         run = self._in_turn(name, exchanged)
         with tf.device("CPU"):
-            with tf.control_dependencies([*tensors, *_before()]):  # or all results take memory as a step begins
+            with tf.control_dependencies(tensors), self._turn.taken() as over:
+                # not before those, and its turn: or all results take memory as a step begins
                 memory = [tf.raw_ops.Empty(shape=tf.cast(shape, tf.int32), dtype=dtype) for shape, dtype in results]
                 if tf.executing_eagerly():  # a numpy_function gets copies
                     run(*map(view_of, tensors), *map(memory_of, memory))
                     return memory
-                over = tf.numpy_function(run, [*tensors, *memory], tf.int32)
-            _before()[:] = [over]
-            with tf.control_dependencies([over]):
+                done = tf.numpy_function(run, [*tensors, *memory], tf.int32)
+                over(done)
+            with tf.control_dependencies([done]):
                 return [tf.identity(tensor) for tensor in memory]
 
     def _in_turn(self, name: str, exchange: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,12 +275,29 @@ class _Turn:
         self.lock = threading.Lock()
         self.failure: RankError | None = None
         self._blocks = np.empty(0, np.uint8)
+        with tf.init_scope(), tf.device("CPU"):
+            self._count = tf.Variable(0, trainable=False)
 
     def blocks(self, nbytes: int) -> np.ndarray:
         """Memory for as long as the lock is held."""
         if self._blocks.size < nbytes:
             self._blocks = aligned_zeros(nbytes)
         return self._blocks[:nbytes]
+
+    @contextmanager
+    def taken(self) -> Iterator[Callable[[tf.Tensor], None]]:
+        """A context for the operations of one exchange of a graph; what it gives is called with the one that ends it.
+
+        They read a variable before and write it after: so TensorFlow keeps the order of exchanges and of branches,
+        loops and functions that exchange, too, which it would else run at once.
+        """
+
+        def over(done: tf.Tensor) -> None:
+            with tf.control_dependencies([done]):
+                self._count.assign_add(1, read_value=False)
+
+        with tf.control_dependencies([] if tf.executing_eagerly() else [self._count.read_value()]):
+            yield over
 
 
 def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
@@ -292,19 +311,6 @@ def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
         else:
             together.setdefault(tensor.dtype, []).append(place)
     return [*together.values(), *alone]
-
-
-def _before() -> list[tf.Tensor]:
-    """The exchange before this one in the function that is traced.
-
-    That one comes first TensorFlow sees to itself, but not where an assertion lies between that takes nothing from it.
-    """
-    if tf.executing_eagerly():
-        return []
-    graph = tf.compat.v1.get_default_graph()
-    last: list[tf.Tensor] = graph.get_collection_ref(_LAST)
-    last[:] = [one for one in last if one.graph is graph]
-    return last
 
 
 def _shape_of(tensors: Sequence[tf.Tensor]) -> list[Any]:

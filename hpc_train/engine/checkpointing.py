@@ -18,7 +18,7 @@ from hpc_train.checkpoint.best import Best
 from hpc_train.checkpoint.disk_io import idle
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.remote_parts import RemoteParts
 from hpc_train.distributed.world import World

@@ -11,8 +11,8 @@ from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.config.run_config import RunConfig
 from hpc_train.config.settings import Settings
-from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import Restorer
 from hpc_train.engine.run_plan import RunPlan, TrainingJob

@@ -6,7 +6,7 @@ import logging
 import time
 from pathlib import Path
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.events import RunListener
 from hpc_train.engine.run_context import ChiefServices, RunContext

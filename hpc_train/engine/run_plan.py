@@ -9,7 +9,8 @@ from typing import Any
 
 from hpc_train.checkpoint.manager import Found
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import EvalSpec, RunConfig, TrainSpec
+from hpc_train.config.run_config import RunConfig
+from hpc_train.config.specs import EvalSpec, TrainSpec
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import Loader, refuse_name

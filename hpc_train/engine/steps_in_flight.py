@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from hpc_train.config.specs import MOST_IN_FLIGHT, RunConfig
+from hpc_train.config.run_config import MOST_IN_FLIGHT, RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import RunContext
 from hpc_train.lazy import tf

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpc_train.config.specs import RunConfig, RunOptions
+from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import Threads, World

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ReadResources, order_of
 from hpc_train.data.loading.class_weight import weighted

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.config.specs import EvalSpec, HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
+from hpc_train.config.specs import EvalSpec
 from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.export.signature import Signature

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpc_train.arguments import checked_arguments, not_allowed
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.distributed.devices import share_cores

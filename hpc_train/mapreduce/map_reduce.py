@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.arguments import checked_arguments, not_allowed
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.table import Table
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.hdf5.shards import ShardSet, find_shards

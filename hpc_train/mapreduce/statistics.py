@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.table import Table
 from hpc_train.config.table_schema import ColumnSchema
 from hpc_train.data.hdf5.columns import Column

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import JobConfig
-from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.shards import matches
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.model.program_job import ProgramJob

@@ -18,10 +18,11 @@ from hpc_train.config.builtin_model import BuiltinModel, GBDTModel, KerasModel, 
 from hpc_train.config.diagnostics import validated
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.functions import PARAMS, call, check_model
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import JobConfig
 from hpc_train.config.job_schema import schema_of
 from hpc_train.config.overrides import overridden
-from hpc_train.config.specs import HDF5Input, RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.config.yaml_loader import Document

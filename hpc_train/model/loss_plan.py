@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state

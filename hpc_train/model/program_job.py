@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from hpc_train.config.builtin_model import BuiltinModel, model_from
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import own_fields
-from hpc_train.config.specs import EvalOptions, EvalSpec, EvalTimes, HDF5Input, RunConfig
+from hpc_train.config.run_config import RunConfig
+from hpc_train.config.specs import EvalOptions, EvalSpec, EvalTimes
 from hpc_train.errors import UserError
 from hpc_train.jobdir.code_paths import FUNCTION
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.errors import UserError
 from hpc_train.parallel.cut_graph import check_graphs
 from hpc_train.parallel.divided import Divided

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train import stdio
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.secrets import masked_words
-from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.files import read_bytes

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
+from hpc_train.config.hdf5_input import HDF5Input
+from hpc_train.config.specs import EvalSpec, TrainSpec
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.shards import ShardSet, find_shards

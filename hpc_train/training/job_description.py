@@ -15,7 +15,8 @@ from hpc_train.config.early_stopping import as_mapping
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.exporters import exporters_as_mapping
 from hpc_train.config.functions import name_of
-from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, TrainSpec
+from hpc_train.config.hdf5_input import HDF5Input
+from hpc_train.config.specs import EvalSpec, EvalTimes, TrainSpec
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.models.function import BuiltinModelFunction
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.config.yaml_loader import dump_yaml
 from hpc_train.data.hdf5.shards import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.input_file import OutsideError
 from hpc_train.data.hdf5.layout import Opaque
 from hpc_train.data.hdf5.reader import Reader

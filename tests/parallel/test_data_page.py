@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from tests.support import REPOSITORY, run_ranks
 
 PAGE = (REPOSITORY / "docs/data_format.md").read_text()

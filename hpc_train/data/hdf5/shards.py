@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.types import datasets_of, padding_of
 from hpc_train.data.hdf5.columns import LENGTH, Column
 from hpc_train.data.hdf5.file_table import Table, add_lengths, mean_bytes, read_table, shown_table

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.layout import ByEnds, Contiguous, InHeaps
 from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, record_of

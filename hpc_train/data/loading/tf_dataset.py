@@ -12,7 +12,7 @@ import numpy as np
 
 from hpc_train.arguments import checked_arguments
 from hpc_train.config.functions import CONTEXT, MAP_FN, call, checked, takes_one
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.types import padding_of
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.layout import Chunked, Opaque

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, find_shards

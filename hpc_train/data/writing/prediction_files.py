@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.types import padding_of
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS

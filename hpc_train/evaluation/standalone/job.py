@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import JobConfig
-from hpc_train.config.specs import EvalSpec, HDF5Input
+from hpc_train.config.specs import EvalSpec
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import share_of_node

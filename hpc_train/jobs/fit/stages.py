@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import job_in, load_job
-from hpc_train.config.specs import HDF5Input
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.config.yaml_loader import Document
 from hpc_train.data.hdf5.shards import find_shards, matches

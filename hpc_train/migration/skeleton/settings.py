@@ -8,7 +8,8 @@ import re
 from typing import Any
 
 from hpc_train.config.exporters import KINDS
-from hpc_train.config.specs import EvalOptions, RunOptions
+from hpc_train.config.run_config import RunOptions
+from hpc_train.config.specs import EvalOptions
 from hpc_train.migration.counterparts.row import Counterpart
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.replacement import arguments_of

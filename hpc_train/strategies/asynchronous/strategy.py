@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
+from hpc_train.config.hdf5_input import HDF5Input
+from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_trials import refuse_uncuttable
 from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpc_train.config.builtin_model import GBDTModel
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.job import JobConfig
 from hpc_train.config.job_schema import schema_of
-from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.shards import find_shards
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.data.loading.tf_dataset import context_for

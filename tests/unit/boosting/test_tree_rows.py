@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpc_train.boosting.rows import read_rows
-from hpc_train.config.specs import HDF5Input
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.shards import find_shards
 from hpc_train.errors import UserError

@@ -88,7 +88,7 @@ def test_a_key_of_run_takes_two_files() -> None:
     package = Path(ht.__file__).parent
     naming = re.compile(r"^    report: bool|\bconfig\.report\b|[\"']report[\"']: *(true|false)", re.MULTILINE)
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if naming.search(path.read_text())}
-    assert found == {"config/specs.py", "engine/run_log.py"}
+    assert found == {"config/run_config.py", "engine/run_log.py"}
     assert (ht.RunConfig("x").report, ht.RunConfig("x", report=False).report) == (True, False)
     with pytest.raises(ValueError, match="report"):
         ht.RunConfig("x", report=3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.engine.step_report import Flags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from hpc_train.config.specs import MOST_IN_FLIGHT, RunConfig
+from hpc_train.config.run_config import MOST_IN_FLIGHT, RunConfig
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.world import World

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.model.backward import Backward, loss_and_gradients, shares_scale
 from hpc_train.model.loss_plan import plan_loss

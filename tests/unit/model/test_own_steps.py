@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.world import World

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import hpc_train.parallel as p
 from hpc_train.config.mesh import MeshOptions
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import share_of

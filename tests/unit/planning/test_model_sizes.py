@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.tensors import nbytes_of
 from hpc_train.planning.holdings import ModelSizes
@@ -129,7 +129,7 @@ import numpy as np, tensorflow as tf, keras
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.model.backward import loss_and_gradients
 from hpc_train.planning.model_sizes import sizes_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.world import UndeclaredGroupsError, World
 from hpc_train.errors import UserError
 from hpc_train.strategies.synchronous import strategy as synchronous

@@ -15,7 +15,7 @@ import hpc_train as ht
 from hpc_train import UserError, load_job
 from hpc_train.cli.train import _delays
 from hpc_train.config.job import strategy_in
-from hpc_train.config.specs import RunOptions
+from hpc_train.config.run_config import RunOptions
 from hpc_train.distributed.parameter_server.open_window import _check_room
 from hpc_train.distributed.roles import Roles
 from hpc_train.strategies import strategy_of
