@@ -120,10 +120,11 @@ class MpiCollectives(Collectives):
 
     def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         tensor, rows = _sent_as(given[0]), tf.cast(given[1], tf.int64)
-        with tf.device("CPU"), tf.control_dependencies(_before()):  # in memory of its own: how much is known only then
+        with tf.device("CPU"), self._turn.taken() as over:  # in memory of its own: how much is known only then
             run = self._in_turn(name, self._dealt)
             found, received = tf.numpy_function(run, [tensor, rows], [tensor.dtype, tf.int64])
-        _before()[:] = [received]
+            if not tf.executing_eagerly():
+                over(received)
         return as_dtype(given[0].dtype, found), received
 
     def _call(
