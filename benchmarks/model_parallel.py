@@ -1,6 +1,6 @@
 """Models larger than a rank: what each of the ways costs in time, and saves in memory.
 
-    python benchmarks/model_parallel.py                  # all cases; `zero` takes five minutes on two cores, and 8 GB
+    python benchmarks/model_parallel.py                  # all cases; fifteen minutes on two cores, and 11 GB
     python benchmarks/model_parallel.py --cases zero     # one of them
     python benchmarks/model_parallel.py --quick          # tries everything once; the figures mean nothing
 
@@ -14,7 +14,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from divided import embedding, zero
+from divided import block, bounded, embedding, restore, zero
 from support.launch import check_mpirun, working_parent
 from support.page import Report
 from support.records import Found
@@ -22,7 +22,7 @@ from support.results import open_results
 from support.usage import make_parser, run_main
 
 BENCHMARK = "model_parallel"
-CASES = {"zero": zero, "embedding": embedding}
+CASES = {"zero": zero, "embedding": embedding, "block": block, "bounded": bounded, "restore": restore}
 """Modules that measure and show one thing each: records, section and targets."""
 
 

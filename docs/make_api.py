@@ -60,7 +60,7 @@ GROUPS = {
     "Built-in models": ["builtin_model"],
     "Data": ["HDF5Input", "InputContext"],
     "Studies": ["tune", "ensemble"],
-    "Exports": ["FinalExporter", "LatestExporter", "BestExporter"],
+    "Exports": ["FinalExporter", "LatestExporter", "BestExporter", "load_exported_model"],
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],
     "Hooks": ["Hook", "HookContext", "SavingListener"],
     "Initial weights": ["WarmStartSettings"],

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hpc_train.distributed.scaling import scaled_learning_rate
     from hpc_train.ensembles.ensemble import ensemble
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
+    from hpc_train.inference.exported_model import load_exported_model
     from hpc_train.jobs.job import Job, submit
     from hpc_train.mapreduce import reducers
     from hpc_train.mapreduce.adapt import adapt
@@ -78,6 +79,7 @@ _NAMES = {
     "hpc_train.distributed.scaling": ("scaled_learning_rate",),
     "hpc_train.ensembles.ensemble": ("ensemble",),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
+    "hpc_train.inference.exported_model": ("load_exported_model",),
     "hpc_train.jobs.job": ("Job", "submit"),
     "hpc_train.mapreduce.adapt": ("adapt",),
     "hpc_train.mapreduce.map_reduce": ("map_reduce",),
@@ -130,6 +132,7 @@ __all__ = [
     "feature_column",
     "is_chief",
     "launched_ranks",
+    "load_exported_model",
     "load_job",
     "map_reduce",
     "parallel",

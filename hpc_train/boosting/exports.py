@@ -11,6 +11,7 @@ from typing import Any
 from hpc_train.config.exporters import Exporter
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.loading.tf_dataset import Loader
+from hpc_train.errors import UserError
 from hpc_train.export.contents import versions
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.export.exporters import Exporters
@@ -44,7 +45,9 @@ class TreeExporters(Exporters):
         self.content = b""
 
     def prepare(self, exporter: Exporter) -> None:
-        """Nothing."""
+        """UserError where it asks for what trees do not have."""
+        if exporter.tables == "shards":
+            raise UserError(f"exporter {exporter.name!r}: tables: shards, but trees have no such tables")
 
     def least_bytes(self) -> int:
         """Those of the booster."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,13 @@ def export(
     name: Annotated[str, typer.Option(help="The folder below JOBDIR/export.")] = "manual",
     out: Annotated[Path | None, typer.Option(help="The folder to export into. \\[default: JOBDIR/export/NAME]")] = None,
     data: Data = None,
+    tables: Annotated[
+        Literal["auto", "whole", "shards"],
+        typer.Option(
+            help="Where tables of ht.parallel.ShardedEmbedding go: into the model, or into shards beside it; auto: "
+            "into the model where it fits into memory."
+        ),
+    ] = "auto",
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later.
 
@@ -41,10 +48,10 @@ def export(
         set_up_tensorflow(world)
         from hpc_train.export.from_checkpoint import export_checkpoint
 
-        made = export_checkpoint(named_job_dir(job_dir), step, name, out, data or ())
+        made = export_checkpoint(named_job_dir(job_dir), step, name, out, data or (), tables)
     except Exception as error:
         sys.exit(report_error(world, error))
-    say(f"export of step {made.step}: {made.path}")
+    say(f"export of step {made.step}: {made.path}{', its tables in shards' if made.in_shards else ''}")
 
 
 def predict(
@@ -100,7 +107,8 @@ def predict(
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.startup import join_world
-    from hpc_train.inference.loaded_export import load_export, newest_export
+    from hpc_train.inference.exported_model import newest_export
+    from hpc_train.inference.loaded_export import load_export
     from hpc_train.inference.predictor import predict_shards
 
     with errors():

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -25,6 +33,17 @@ ServingFunction = Annotated[Any, function_of(*SERVING_FN)]
 Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
 
 
+def _without_serving_fn(value: str, info: ValidationInfo) -> str:
+    if value == "shards" and info.data.get("serving_fn") is not None:
+        raise ValueError("shards is not allowed with a serving_fn, which is for a SavedModel, and shards have none")
+    return value
+
+
+TablePlace = Literal["auto", "whole", "shards"]
+"""Where an export has the tables of ht.parallel.ShardedEmbedding: in the model, or beside it."""
+Tables = Annotated[TablePlace, AfterValidator(_without_serving_fn)]
+
+
 @specification
 @dataclass(frozen=True, config=STRICT)
 class FinalExporter:
@@ -36,6 +55,9 @@ class FinalExporter:
             a dict of outputs by name. It becomes the signature `serving_default`, so that what it does before it calls
             the model is part of the export. `None`: the model as it was trained. In a job file: `file.py:function`.
         assets: Files that are copied into the SavedModel's assets/.
+        tables: Where the tables of ht.parallel.ShardedEmbedding go: `"whole"`, into the model; `"shards"`, into files
+            beside it, without a SavedModel, see load_exported_model; `"auto"`: into the model where that fits into the
+            chief's memory.
     """
 
     retired: ClassVar[Mapping[str, str]] = EXPORTERS
@@ -43,6 +65,7 @@ class FinalExporter:
     name: Name = "final"
     serving_fn: ServingFunction = None
     assets: Assets = ()
+    tables: Tables = "auto"
 
     def is_due(self, step: int, last: bool) -> bool:
         """Whether an export may follow an evaluation of the checkpoint of `step`; `last`: training has ended."""
@@ -55,7 +78,7 @@ class LatestExporter:
     """Exports the model at each evaluation.
 
     Args:
-        name, serving_fn, assets: As in FinalExporter.
+        name, serving_fn, assets, tables: As in FinalExporter.
         exports_to_keep: The newest so many exports stay; `None` keeps all.
     """
 
@@ -64,6 +87,7 @@ class LatestExporter:
     exports_to_keep: Count | None = 5
     serving_fn: ServingFunction = None
     assets: Assets = ()
+    tables: Tables = "auto"
 
     def is_due(self, step: int, last: bool) -> bool:
         """See FinalExporter: always."""
@@ -76,7 +100,7 @@ class BestExporter:
     """Exports the model when an evaluation is strictly better than the best before, also across restarts.
 
     Args:
-        name, serving_fn, assets: As in FinalExporter.
+        name, serving_fn, assets, tables: As in FinalExporter.
         metric, mode: The evaluation with the smallest (`"min"`) or largest (`"max"`) value of this metric is best. A
             value that is not a number is never better.
         compare_fn: `(best_metrics: dict, current_metrics: dict) -> bool`: whether the current evaluation is better,
@@ -92,6 +116,7 @@ class BestExporter:
     exports_to_keep: Count | None = 5
     serving_fn: ServingFunction = None
     assets: Assets = ()
+    tables: Tables = "auto"
 
     @model_validator(mode="after")
     def _compares_one_way(self) -> BestExporter:

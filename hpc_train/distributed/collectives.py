@@ -133,7 +133,7 @@ class Collectives(ABC):
         _count(rows, others)
         return self._differentiable(
             "allgather",
-            lambda name, given: _shaped(self._allgather(name, given), rows, others),
+            lambda name, given: _shaped(self._allgather(name, given, rows), rows, others),
             lambda inner, by: inner.reducescatter(by),
             tensor,
         )
@@ -224,7 +224,8 @@ class Collectives(ABC):
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor: ...
 
     @abstractmethod
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor: ...
+    def _allgather(self, name: str, tensor: tf.Tensor, rows: int | None) -> tf.Tensor:
+        """rows: Of all ranks together; None: all have as many, which may be known only when it runs."""
 
     @abstractmethod
     def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

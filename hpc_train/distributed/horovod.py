@@ -13,6 +13,9 @@ from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype
 from hpc_train.distributed.world import World
 from hpc_train.lazy import tf
 
+BLOCK_BYTES = 4 << 20
+"""Of what is scattered, so many are given to MPI at a time."""
+
 
 def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:
     """Those of all ranks of `world`. Collective: starts Horovod, where there are several.
@@ -95,11 +98,25 @@ class HorovodCollectives(Collectives):
 
     @_also_eagerly
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
-        given = _summed_as(tensor)
-        return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._by(name)), tensor.dtype)
+        given, blocks = _summed_as(tensor), list[tf.Tensor]()
+        for number, some in enumerate(self._columns(given)):
+            with tf.control_dependencies(blocks[-1:]):  # one at a time
+                block = given if some is None else given[:, some]
+                blocks.append(self._hvd.reducescatter(block, op=self._op(op), **self._by(f"{name}.{number}")))
+        return tf.cast(blocks[0] if len(blocks) == 1 else tf.concat(blocks, axis=1), tensor.dtype)
+
+    def _columns(self, rows: tf.Tensor) -> list[slice | None]:
+        """Of one row for each rank, columns to exchange one after the other; [None]: all at once.
+
+        Open MPI's Reduce_scatter takes as much memory as it is given, and more time for memory that is new.
+        """
+        if rows.shape[0] != self.ranks or rows.shape.rank != 2 or tf.config.list_logical_devices("GPU"):
+            return [None]
+        width, most = rows.shape[1], max(1, BLOCK_BYTES // (self.ranks * rows.dtype.size))
+        return [slice(begin, min(begin + most, width)) for begin in range(0, width, most)] if width > most else [None]
 
     @_also_eagerly
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
+    def _allgather(self, name: str, tensor: tf.Tensor, rows: int | None) -> tf.Tensor:
         return as_dtype(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
 
     @_also_eagerly

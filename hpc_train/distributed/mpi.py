@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -15,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype, cut, group_of
-from hpc_train.distributed.tensors import aligned, aligned_zeros
+from hpc_train.distributed.tensors import aligned_zeros, memory_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import RankError
 from hpc_train.lazy import tf
@@ -27,14 +25,9 @@ LARGE_BYTES = 1 << 20
 """A tensor of so many is sent from where TensorFlow has it; smaller ones are copied into one message."""
 BLOCK_BYTES = 1 << 20
 """Of a part, so many are added up at a time, while they are in the cache."""
-LAYOUTS_KEPT = 64
-"""Of which memory is kept for the next exchange."""
-_LAST_TURN = "hpc_train.last_turn"
+_LAST, _LAST_TURN = "hpc_train.last_exchange", "hpc_train.last_turn"
 _WORDS = {2: np.int16, 4: np.int32, 8: np.int64}
 """Types that MPI knows, for what is only moved, by the bytes of a number."""
-
-Kind = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and dtype of an array."""
 
 _of_worlds: WeakKeyDictionary[World, MpiCollectives] = WeakKeyDictionary()
 
@@ -58,7 +51,7 @@ class MpiCollectives(Collectives):
 
     One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has
     side effects, as these have for it, in the order of the program, whether its results are used or not; and functions
-    and branches by the variables that they have in common, of which these have one (`_Turn.taken`). Gradients it would
+    and branches by the variables that they have in common, of which these have one (`_Turn.begun`). Gradients it would
     compute in an order that depends on all that a rank has in its graph; here each waits for that of the call after it
     (see `_recorded`), so that they come in the reverse order of the calls, where the tape is in the function of the
     calls. Ranks say to each other what they are about to exchange, so that another order is an error, once and for all:
@@ -72,7 +65,7 @@ class MpiCollectives(Collectives):
 
     def __init__(self, comm: MPI.Intracomm, label: str) -> None:
         super().__init__(comm.Get_size(), comm.Get_rank(), label)
-        self._comm, self._memory, self._turn = comm, _Memory(), _Turn()
+        self._comm, self._turn = comm, _Turn()
         self._groups: dict[tuple[int, ...], Collectives | None] = {}
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
@@ -95,42 +88,82 @@ class MpiCollectives(Collectives):
         return None
 
     def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
-        reduced = self._call(name, partial(self._reduced, op), [_summed_as(tensor) for tensor in tensors])
-        for found, tensor in zip(reduced, tensors, strict=True):
-            found.set_shape(tensor.shape)
-        return [tf.cast(found, tensor.dtype) for found, tensor in zip(reduced, tensors, strict=True)]
+        given = [_summed_as(tensor) for tensor in tensors]
+        messages = _messages(given)
+        ordered = [given[place] for one in messages for place in one]
+        results = [(_shape_of([given[place] for place in one]), given[one[0]].dtype) for one in messages]
+        found = self._call(name, partial(self._reduced, op, list(map(len, messages))), ordered, results)
+        reduced = list(tensors)
+        for one, message in zip(messages, found, strict=True):
+            sizes = [given[place].shape.num_elements() for place in one]
+            for place, part in zip(one, tf.split(message, sizes) if len(one) > 1 else [message], strict=True):
+                shape = given[place].shape
+                whole = tf.reshape(part, shape) if shape.is_fully_defined() else tf.ensure_shape(part, shape)
+                reduced[place] = tf.cast(whole, tensors[place].dtype)
+        return reduced
 
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
-        (found,) = self._call(name, partial(self._scattered, op), [_summed_as(tensor)])
+        given = _summed_as(tensor)
+        rows, *others = given.shape
+        shape = [cut(rows, self.ranks)[self.rank], *others]
+        (found,) = self._call(name, partial(self._scattered, op), [given], [(shape, given.dtype)])
         return tf.cast(found, tensor.dtype)
 
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
-        (found,) = self._call(name, self._gathered, [_sent_as(tensor)])
+    def _allgather(self, name: str, tensor: tf.Tensor, rows: int | None) -> tf.Tensor:
+        given = _sent_as(tensor)
+        own, *others = _shape(given)
+        (found,) = self._call(
+            name, self._gathered, [given], [([own * self.ranks if rows is None else rows, *others], given.dtype)]
+        )
         return as_dtype(tensor.dtype, found)
 
     def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        tensor, rows = given
-        memory = self._memory if isinstance(rows, list) else _Memory()  # results of other sizes are not used again
-        found, received = self._call(name, partial(self._dealt, memory), [_sent_as(tensor), tf.cast(rows, tf.int64)])
-        return as_dtype(tensor.dtype, found), received
+        tensor, rows = _sent_as(given[0]), tf.cast(given[1], tf.int64)
+        (received,) = self._call(f"{name}.rows", self._counted, [rows], [([self.ranks], tf.int64)])
+        with tf.device("CPU"):
+            shape = [tf.reduce_sum(received), *tensor.shape[1:]]
+        (found,) = self._call(name, self._dealt, [tensor, rows, received], [(shape, tensor.dtype)])
+        return as_dtype(given[0].dtype, found), received
 
-    def _call(self, name: str, exchange: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """An operation for `exchange`, which gets the tensors' values and returns as many arrays of their dtypes."""
-        number = zlib.crc32(name.encode())
+    def _call(
+        self,
+        name: str,
+        exchange: Callable[[list[np.ndarray], list[np.ndarray]], None],
+        tensors: list[tf.Tensor],
+        results: list[tuple[Any, tf.DType]],
+    ) -> list[tf.Tensor]:
+        """An operation for `exchange`, which gets the tensors' values, and the results' memory to write into.
 
-        def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        That is TensorFlow's, which keeps what it has once had: results in other memory would need as much again.
+
+        Args:
+            results: Shape and dtype of each.
+        """
+        number, count = zlib.crc32(name.encode()), len(tensors)
+
+        def run(*arrays: np.ndarray) -> Any:
             with self._turn.lock:
                 if self._turn.failure is not None:  # the others may not be here any more
                     raise self._turn.failure
                 self._agree(name, number)
-                return exchange(*arrays)
+                exchange(list(arrays[:count]), list(arrays[count:]))
+            return np.int32(0)
 
         if not tensors:
             return []
-        with tf.device("CPU"), self._turn.taken() as over:
-            found = _listed(tf.numpy_function(run, tensors, [tensor.dtype for tensor in tensors]))  # eagerly no list
-            over(found)
-        return found
+        with tf.device("CPU"):
+            with tf.control_dependencies(
+                [*tensors, *_before(), *self._turn.begun()]
+            ):  # or all results take memory as a step begins
+                memory = [tf.raw_ops.Empty(shape=tf.cast(shape, tf.int32), dtype=dtype) for shape, dtype in results]
+                if tf.executing_eagerly():  # a numpy_function gets copies
+                    run(*map(view_of, tensors), *map(memory_of, memory))
+                    return memory
+                over = tf.numpy_function(run, [*tensors, *memory], tf.int32)
+            _before()[:] = [over]
+            with tf.control_dependencies([over]):
+                self._turn.over()
+                return [tf.identity(tensor) for tensor in memory]
 
     def _agree(self, name: str, number: int) -> None:
         """RankError on all ranks where one is about to exchange something else."""
@@ -146,33 +179,31 @@ class MpiCollectives(Collectives):
             )
             raise self._turn.failure
 
-    def _reduced(self, op: Op, *arrays: np.ndarray) -> list[np.ndarray]:
+    def _reduced(self, op: Op, lengths: list[int], given: list[np.ndarray], reduced: list[np.ndarray]) -> None:
+        """lengths: How many of those given go with each message that is reduced."""
         from mpi4py import MPI
 
-        layout = self._memory.layout(tuple((array.shape, array.dtype) for array in arrays))
-        memory, reduced = layout.take()
-        for place in layout.small:
-            np.copyto(reduced[place], arrays[place])
-        for part in layout.parts_of(memory):
-            self._comm.Allreduce(MPI.IN_PLACE, part)
-        for place in layout.large:
-            self._comm.Allreduce(arrays[place], reduced[place])
-        if op == "mean":
-            for part in (*layout.parts_of(memory), *(reduced[place] for place in layout.large)):
-                self._divide(part)
-        return reduced
+        arrays = iter(given)
+        for length, message in zip(lengths, reduced, strict=True):
+            if length == 1:
+                self._comm.Allreduce(np.ascontiguousarray(next(arrays)), message)
+            else:
+                np.concatenate([next(arrays).reshape(-1) for _ in range(length)], out=message)
+                self._comm.Allreduce(MPI.IN_PLACE, message)
+            if op == "mean":
+                self._divide(message)
 
-    def _scattered(self, op: Op, array: np.ndarray) -> list[np.ndarray]:
+    def _scattered(self, op: Op, given: list[np.ndarray], results: list[np.ndarray]) -> None:
         """Each rank gets its part of all, block by block, and adds them up by rank.
 
         Open MPI's Reduce_scatter takes three to five times as long: it copies each part through new memory.
         """
+        (array,), (found,) = given, results
         rows, *rest = array.shape
         parts = np.array(cut(rows, self.ranks)) * math.prod(rest)
         begins, own = np.cumsum(parts) - parts, int(parts[self.rank])
-        found = self._memory.one(((own // max(1, math.prod(rest)), *rest), array.dtype))
         flat, most = found.reshape(-1), max(1, BLOCK_BYTES // array.itemsize)
-        received = self._memory.one(((self.ranks, min(own, most)), array.dtype)).reshape(-1)
+        received = self._turn.blocks(self.ranks * min(own, most) * array.itemsize).view(array.dtype)
         for begin in range(0, int(parts.max(initial=0)), most):
             sizes, size = np.clip(parts - begin, 0, most), min(max(own - begin, 0), most)
             taken = [size] * self.ranks, [size * rank for rank in range(self.ranks)]
@@ -181,24 +212,21 @@ class MpiCollectives(Collectives):
             np.add.reduce(block, axis=0, out=flat[begin : begin + size])
         if op == "mean":
             self._divide(found)
-        return [found]
 
-    def _gathered(self, array: np.ndarray) -> list[np.ndarray]:
-        rows = np.empty(self.ranks, np.int64)
-        self._comm.Allgather(np.array([array.shape[0]], np.int64), rows)
-        rest = array.shape[1:]
-        found = self._memory.one(((int(rows.sum()), *rest), array.dtype))
-        self._comm.Allgatherv(_words(array), [_words(found), (rows * math.prod(rest)).tolist()])
-        return [found]
+    def _gathered(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+        (array,), (found,) = given, results
+        size = math.prod(array.shape[1:])
+        sizes = [rows * size for rows in cut(found.shape[0], self.ranks)]
+        self._comm.Allgatherv(_words(array), [_words(found), sizes])
 
-    def _dealt(self, memory: _Memory, array: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
-        rows = np.empty(self.ranks, np.int64)
-        self._comm.Alltoall(given, rows)
-        rest = array.shape[1:]
-        size = math.prod(rest)
-        found = memory.one(((int(rows.sum()), *rest), array.dtype))
-        self._comm.Alltoallv([_words(array), (given * size).tolist()], [_words(found), (rows * size).tolist()])
-        return [found, rows]
+    def _counted(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+        self._comm.Alltoall(given[0], results[0])
+
+    def _dealt(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+        (array, rows, received), (found,) = given, results
+        size = math.prod(array.shape[1:])
+        sizes = (rows * size).tolist(), (received * size).tolist()
+        self._comm.Alltoallv([_words(array), sizes[0]], [_words(found), sizes[1]])
 
     def _divide(self, array: np.ndarray) -> None:
         array *= array.dtype.type(1 / self.ranks)
@@ -238,105 +266,64 @@ class _Turn:
         self.failure: RankError | None = None
         with tf.init_scope(), tf.device("CPU"):
             self._count = tf.Variable(0, trainable=False)
+        self._blocks = np.empty(0, np.uint8)
 
-    @contextmanager
-    def taken(self) -> Iterator[Callable[[list[tf.Tensor]], None]]:
-        """A context for the operations of one exchange of a graph; what it gives is called with their results.
+    def begun(self) -> list[tf.Tensor]:
+        """What an exchange waits for in the function that is traced, which `over` is called behind.
 
-        Each reads a variable before and writes it after: so TensorFlow keeps the order of exchanges and of branches,
+        It reads a variable that each exchange changes: so TensorFlow keeps the order of exchanges and of branches,
         loops and functions that exchange, too, which it would else run at once.
         """
+        return [] if tf.executing_eagerly() else [self._count.read_value()]
 
-        def over(results: list[tf.Tensor]) -> None:
-            if not tf.executing_eagerly():
-                with tf.control_dependencies(results):
-                    self._count.assign_add(1, read_value=False)
+    def over(self) -> None:
+        """An exchange is over."""
+        self._count.assign_add(1, read_value=False)
 
-        with tf.control_dependencies([] if tf.executing_eagerly() else [self._count.read_value()]):
-            yield over
+    def blocks(self, nbytes: int) -> np.ndarray:
+        """Memory for as long as the lock is held."""
+        if self._blocks.size < nbytes:
+            self._blocks = aligned_zeros(nbytes)
+        return self._blocks[:nbytes]
 
 
-class _Layout:
-    """Arrays of some kinds in one piece of memory: small ones of a dtype side by side, as one message.
+def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Places of tensors that are sent together: small ones of a dtype, and each other one alone."""
+    together: dict[tf.DType, list[int]] = {}
+    alone = []
+    for place, tensor in enumerate(tensors):
+        elements = tensor.shape.num_elements()
+        if elements is None or elements * tensor.dtype.size >= LARGE_BYTES:
+            alone.append([place])
+        else:
+            together.setdefault(tensor.dtype, []).append(place)
+    return [*together.values(), *alone]
 
-    Attributes:
-        small, large: Places of the kinds among those given.
+
+def _before() -> list[tf.Tensor]:
+    """The exchange before this one in the function that is traced.
+
+    That one comes first TensorFlow sees to itself, but not where an assertion lies between that takes nothing from it.
     """
-
-    def __init__(self, kinds: Sequence[Kind]) -> None:
-        self._kinds, self._starts = kinds, [0] * len(kinds)
-        self.small: list[int] = []
-        self.large: list[int] = []
-        self._free: list[np.ndarray] = []
-        self._parts: list[tuple[int, int, np.dtype[Any]]] = []
-        end = 0
-        for dtype in dict.fromkeys(dtype for _, dtype in kinds):
-            places = [place for place, kind in enumerate(kinds) if kind[1] == dtype]
-            small = [place for place in places if _bytes(kinds[place]) < LARGE_BYTES]
-            large = [place for place in places if _bytes(kinds[place]) >= LARGE_BYTES]
-            begin = end
-            for place in (*small, *large):
-                if large and place == large[0] and small:
-                    self._parts.append((begin, end, dtype))
-                self._starts[place] = end
-                end += aligned(_bytes(kinds[place]))
-            if small and not large:
-                self._parts.append((begin, end, dtype))
-            self.small += small
-            self.large += large
-        self._size = end
-
-    def take(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Memory that nobody uses, as bytes and as the arrays; it comes back when the last of them is let go."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = aligned_zeros(self._size)  # what is between the arrays stays zero
-        lent = np.asarray(_Loan(memory, self._free))
-        arrays = [
-            lent[start : start + _bytes(kind)].view(kind[1]).reshape(kind[0])
-            for start, kind in zip(self._starts, self._kinds, strict=True)
-        ]
-        return lent, arrays
-
-    def parts_of(self, memory: np.ndarray) -> list[np.ndarray]:
-        """All small arrays of a dtype as one, for each dtype."""
-        return [memory[begin:end].view(dtype) for begin, end, dtype in self._parts]
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    last: list[tf.Tensor] = graph.get_collection_ref(_LAST)
+    last[:] = [one for one in last if one.graph is graph]
+    return last
 
 
-class _Memory:
-    """Memory for results, used again once TensorFlow has let go of them: new memory costs more than to fill it."""
-
-    def __init__(self) -> None:
-        self._layouts: OrderedDict[tuple[Kind, ...], _Layout] = OrderedDict()
-
-    def layout(self, kinds: tuple[Kind, ...]) -> _Layout:
-        """The one of these kinds."""
-        if kinds not in self._layouts:
-            self._layouts[kinds] = _Layout(kinds)
-            if len(self._layouts) > LAYOUTS_KEPT:
-                self._layouts.popitem(last=False)
-        self._layouts.move_to_end(kinds)
-        return self._layouts[kinds]
-
-    def one(self, kind: Kind) -> np.ndarray:
-        """A single array."""
-        return self.layout((kind,)).take()[1][0]
+def _shape_of(tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """Of one as it is; of several, or a number, of which numpy_function gives no array to write into, flat."""
+    if len(tensors) == 1 and tensors[0].shape.rank != 0:
+        return _shape(tensors[0])
+    return [sum(tensor.shape.num_elements() for tensor in tensors)]
 
 
-class _Loan:
-    """Memory that goes back to `free` with the last array in it: each has this as its base."""
-
-    def __init__(self, memory: np.ndarray, free: list[np.ndarray]) -> None:
-        self._memory, self._free = memory, free
-        self.__array_interface__ = memory.__array_interface__
-
-    def __del__(self) -> None:
-        self._free.append(self._memory)
-
-
-def _bytes(kind: Kind) -> int:
-    return math.prod(kind[0]) * kind[1].itemsize
+def _shape(tensor: tf.Tensor) -> list[Any]:
+    """Static, or what it is when it runs."""
+    found: list[Any] = tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.unstack(tf.shape(tensor))
+    return found
 
 
 def _words(array: np.ndarray) -> np.ndarray:

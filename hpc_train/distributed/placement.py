@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import numpy as np
+
 from hpc_train.distributed.mesh import Mesh
+
+Rows = Callable[[np.ndarray], np.ndarray]
+"""Gives the rows of a table for ids, int64 `[N]`."""
 
 _current: ContextVar[Mesh | None] = ContextVar("placement", default=None)
 
@@ -30,3 +35,25 @@ def placed(mesh: Mesh | None) -> Iterator[None]:
 def placement() -> Mesh | None:
     """The mesh for which a model is being built; None: whoever builds one holds the whole of it."""
     return _current.get()
+
+
+_outside: ContextVar[Mapping[str, Rows] | None] = ContextVar("outside", default=None)
+
+
+@contextmanager
+def tables_outside(rows: Mapping[str, Rows] | None = None) -> Iterator[None]:
+    """A context in which a model is built that holds no rows of its tables (ht.parallel.ShardedEmbedding).
+
+    Args:
+        rows: What gives the rows, by the layer's name. Of a table without, shapes and types are right, numbers are not.
+    """
+    token = _outside.set(rows or {})
+    try:
+        yield
+    finally:
+        _outside.reset(token)
+
+
+def outside() -> Mapping[str, Rows] | None:
+    """What gives the rows of tables that a model is being built without; None: it has its tables itself."""
+    return _outside.get()

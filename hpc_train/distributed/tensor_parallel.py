@@ -39,14 +39,12 @@ def reduced(tensor: Any) -> Any:
 
 
 def gathered(tensor: Any, axis: int, mesh: Mesh) -> Any:
-    """The parts of all ranks of the model axis along `axis`, each of one width; collective as `reduced`.
+    """The parts of all ranks of the model axis along `axis`, each of one width, whole on all; collective as `reduced`.
 
-    They are added up, with zeros where another rank's lie: so the rows of a batch need not be known before.
+    Its gradient is whole, too, of which a rank takes its part. How many rows a batch has need not be known before.
     """
-    width = tensor.shape[axis]
-    around = [[0, 0] for _ in tensor.shape]
-    around[axis] = [mesh.model_index * width, (mesh.model - 1 - mesh.model_index) * width]
-    return reduced(tf.pad(tensor, around))
+    model = _model_axis()
+    return tf.concat([tensor] * mesh.model, axis) if model is None else _gather(model, tensor, axis)
 
 
 def part_of(tensor: Any, axis: int, mesh: Mesh) -> Any:
@@ -85,3 +83,17 @@ def _reduce(model: Collectives, *tensors: Any) -> list[Any]:
         *tensors,
     )
     return sums
+
+
+def _gather(model: Collectives, tensor: Any, axis: int) -> Any:
+    def forward(name: str, given: Any) -> Any:
+        flat = model._allgather(name, tf.reshape(given, [-1]), None)
+        parts = tf.unstack(tf.reshape(flat, [model.ranks, *tf.unstack(tf.shape(given))]))
+        for part in parts:
+            part.set_shape(given.shape)
+        return tf.concat(parts, axis)
+
+    def backward(inner: Collectives, by: Any) -> Any:
+        return tf.split(_enter(inner, tf.convert_to_tensor(by))[0], model.ranks, axis)[model.rank]
+
+    return model._differentiable("gather", forward, backward, tensor)

@@ -62,6 +62,15 @@ def view_of(tensor: Any) -> np.ndarray:
         return np.asarray(tensor.numpy())
 
 
+def memory_of(tensor: Any) -> np.ndarray:
+    """The elements of a new `tensor` on a CPU, to be written before anybody reads them; valid while it is there."""
+    view: np.ndarray = np.asarray(memoryview(tensor))
+    if not view.size:
+        return np.empty_like(view)
+    memory = (ctypes.c_uint8 * view.nbytes).from_address(view.ctypes.data)
+    return np.ctypeslib.as_array(memory).view(view.dtype).reshape(view.shape)
+
+
 def tensor_of(array: np.ndarray) -> Any:
     """A tensor that shares the memory of `array`, which is C-contiguous and aligned to 64 bytes."""
     with on_host():
@@ -81,9 +90,7 @@ def filled_by(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], N
     with on_host():
         tensor = tf.raw_ops.Empty(shape=[*shape, kind.size], dtype=tf.uint8)
         if math.prod(shape):
-            address = np.asarray(memoryview(tensor)).ctypes.data
-            memory = (ctypes.c_uint8 * (math.prod(shape) * kind.size)).from_address(address)
-            fill(np.frombuffer(memory, kind.as_numpy_dtype).reshape(shape))
+            fill(memory_of(tensor).reshape(-1).view(kind.as_numpy_dtype).reshape(shape))
         return tf.bitcast(tensor, kind)
 
 

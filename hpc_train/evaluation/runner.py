@@ -101,9 +101,8 @@ class EvaluationRunner:
             exports: list[list[Any]] = []
             if evaluator.exports:
                 moved()
-                if self._whole is not None:
-                    self._whole.refresh()
-                exports = self._world.on_chief(partial(self._export, number, step, taken, metrics, last))
+                export = partial(self._export, number, step, taken, metrics, last)
+                exports = self._whole.exporting(export, moved) if self._whole else self._world.on_chief(export)
                 moved()
             yield EvaluationResult(
                 number,

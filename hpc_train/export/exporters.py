@@ -10,18 +10,19 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc_train.config.exporters import BestExporter, Exporter
 from hpc_train.config.functions import COMPARE_FN, SERVING_FN, checked
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.distributed.silence import without_chatter
+from hpc_train.distributed.tensors import nbytes_of
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving, own_resources
+from hpc_train.export.table_shards import TableSource, write_tables
+from hpc_train.export.whole_model import tables_of
 from hpc_train.files import create, open_to_read
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import EXPORTS, SCHEMA_FILE
@@ -207,6 +208,17 @@ class Exporters(ABC):
                 file.write(self._schema.to_yaml())
 
 
+class Weights(Protocol):
+    """Where the weights of an exported model are, which does not have them all the time: see WholeModel."""
+
+    @property
+    def tables(self) -> Sequence[TableSource]:
+        """Those that lie outside of the model, and go into shards beside it."""
+
+    def refresh(self) -> None:
+        """Gives the model all others."""
+
+
 class ExporterRunner(Exporters):
     """Exporters of a Keras model.
 
@@ -215,6 +227,7 @@ class ExporterRunner(Exporters):
             reason `unknown`.
         about: Goes into each export's hpc_train.json: job, job_dir, params, data.
         load, sole, schema: See Exporters.
+        weights: Asked once something is exported; None: the model has them.
     """
 
     def __init__(
@@ -228,9 +241,10 @@ class ExporterRunner(Exporters):
         sole: bool = True,
         unknown: str = "",
         schema: TableSchema | None = None,
+        weights: Weights | None = None,
     ) -> None:
         super().__init__(job_dir, exporters, load, sole, schema)
-        self._model, self._about = model, about
+        self._model, self._about, self._weights = model, about, weights
         self._signature, self._unknown = signature, unknown
         self._functions: dict[str, Callable[..., Any]] = {}
         self._default: Callable[..., Any] | None = None
@@ -259,23 +273,18 @@ class ExporterRunner(Exporters):
         return self._default
 
     def least_bytes(self) -> int:
-        """What an export takes at least: its variables once in the SavedModel, and once in the Keras file."""
-        return sum(2 * math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in self._model.variables)
+        """What an export takes at least: its variables once in the SavedModel, and once in the Keras file; shards."""
+        tables = sum(table.nbytes for table in self._weights.tables) if self._weights else 0
+        return sum(2 * nbytes_of(variable) for variable in self._model.variables) + tables
 
     def fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
         function = self._function(exporter)
-        with without_chatter():
-            archive = keras.export.ExportArchive()
-            archive.track(self._model)
-            for resource in own_resources(function):
-                if resource is not self._model:
-                    archive.track(resource)
-            archive.add_endpoint(ENDPOINT, function)
-            try:
-                archive.write_out(str(folder), verbose=False)
-            except tf.errors.OpError as error:
-                where = error.message.replace(f"{folder}/", "")
-                raise OSError(f"the SavedModel cannot be written: {where}") from error
+        tables: Sequence[TableSource] = ()
+        if self._weights is not None:
+            self._weights.refresh()
+            tables = self._weights.tables
+        if not tables:
+            self._save(folder, function)
         for asset in exporter.assets:
             target = folder / "assets" / asset.name
             if target.exists():
@@ -290,7 +299,30 @@ class ExporterRunner(Exporters):
         about["keras_file"] = KERAS_FILE if keras_error is None else None
         if keras_error is not None:
             about["keras_error"] = keras_error
+        if tables_of(self._model):
+            about["tables"] = "shards" if tables else "whole"
+        if tables:
+            if keras_error is not None:
+                raise ValueError(f"Keras cannot write the model, and shards have no SavedModel beside: {keras_error}")
+            assert self._signature is not None, "the function was made by it"
+            about["structure"] = self._signature.structure
+            write_tables(folder, tables)
         write_json(folder / ABOUT_FILE, about, to_disk=False)
+
+    def _save(self, folder: Path, function: Callable[..., Any]) -> None:
+        """Writes the SavedModel."""
+        with without_chatter():
+            archive = keras.export.ExportArchive()
+            archive.track(self._model)
+            for resource in own_resources(function):
+                if resource is not self._model:
+                    archive.track(resource)
+            archive.add_endpoint(ENDPOINT, function)
+            try:
+                archive.write_out(str(folder), verbose=False)
+            except tf.errors.OpError as error:
+                where = error.message.replace(f"{folder}/", "")
+                raise OSError(f"the SavedModel cannot be written: {where}") from error
 
 
 def is_better(value: float | None, best: float | None, mode: str) -> bool:

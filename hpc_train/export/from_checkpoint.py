@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.format import Snapshot, StoredArray
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.manifest import DamagedError, FormatError
 from hpc_train.checkpoint.names import Retention
-from hpc_train.config.exporters import FinalExporter
+from hpc_train.config.exporters import FinalExporter, TablePlace
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.tf_dataset import InputContext
+from hpc_train.data.memory import available_bytes
+from hpc_train.distributed.layout import BLOCK_BYTES
+from hpc_train.distributed.placement import tables_outside
+from hpc_train.distributed.share import Share
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.contents import about_job
 from hpc_train.export.export_dir import ExportFolder
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of, signature_of_inputs
+from hpc_train.export.table_shards import Put, TableSource
+from hpc_train.export.whole_model import tables_of
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras
@@ -36,19 +45,36 @@ AVERAGE = re.compile(r"_average(#\d+)?$")
 
 @dataclass(frozen=True)
 class CheckpointExport:
-    """An export of the checkpoint of `step`."""
+    """An export of the checkpoint of `step`; `in_shards`: its tables are beside the model."""
 
     step: int
     path: Path
+    in_shards: bool = False
+
+
+@dataclass(frozen=True)
+class TablesInCheckpoint:
+    """Tables that a model lies without, to be streamed from its checkpoint. See exporters.Weights."""
+
+    tables: tuple[TableSource, ...]
+
+    def refresh(self) -> None:
+        """Nothing: the model has all others."""
 
 
 def export_checkpoint(
-    job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None, data: Sequence[str] = ()
+    job_dir: Path,
+    step: int | None = None,
+    name: str = "manual",
+    out: Path | None = None,
+    data: Sequence[str] = (),
+    tables: TablePlace = "auto",
 ) -> CheckpointExport:
     """Exports from the checkpoint of `step`, the newest where it is None. Local; the job may be running.
 
     Args:
         data: Where the shards of the first evaluation set lie by now: they tell the shapes of the model's inputs.
+        tables: As in FinalExporter.
 
     Writes `job_dir`/export/`name`/<unix seconds>/, or `out`/<unix seconds>/.
 
@@ -65,7 +91,7 @@ def export_checkpoint(
         raise UserError(f"--name {name!r} is not allowed; a letter, then letters, digits and underscores")
     if out is None and name in _exporter_names(document.value):
         raise UserError(f"--name {name}: the job has an exporter of that name; choose another one")
-    restored = restored_model(job_dir, step, data)
+    restored = restored_model(job_dir, step, data, tables)
     job, time = restored.job, restored.snapshot.time
     exporter = FinalExporter(name)
     runner = ExporterRunner(
@@ -77,13 +103,15 @@ def export_checkpoint(
         job.load,
         sole=False,
         schema=job.schema,
+        weights=restored.weights,
     )
     runner.check(())
     folder = ExportFolder(job_dir / EXPORTS / name, False, job_dir)
     if out is not None:
         folder = ExportFolder(out.absolute(), False)
     metrics = left.evaluation_of(time, job.kind) or {}
-    return CheckpointExport(step, runner.write(folder, exporter, step, time, metrics))
+    path = runner.write(folder, exporter, step, time, metrics)
+    return CheckpointExport(step, path, restored.weights is not None)
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,7 @@ class RestoredModel:
     Attributes:
         signature: How it is called.
         about: What an export's hpc_train.json records of the job.
+        weights: Where its tables are, if it was built without; None: it has them.
     """
 
     job: JobModel
@@ -100,13 +129,14 @@ class RestoredModel:
     signature: Signature
     snapshot: Snapshot
     about: dict[str, Any]
+    weights: TablesInCheckpoint | None = None
 
 
-def restored_model(job_dir: Path, step: int, data: Sequence[str] = ()) -> RestoredModel:
+def restored_model(job_dir: Path, step: int, data: Sequence[str] = (), tables: TablePlace = "whole") -> RestoredModel:
     """The model of a job with the weights of the checkpoint of `step`. Local; writes nothing.
 
     Args:
-        data: As in export_checkpoint.
+        data, tables: As in export_checkpoint.
 
     Raises:
         UserError: The checkpoint cannot be read, or the model cannot be built again. Whatever the model function
@@ -116,11 +146,45 @@ def restored_model(job_dir: Path, step: int, data: Sequence[str] = ()) -> Restor
     manager = CheckpointManager(left.checkpoints_path, Retention())
     described = job_in_job_dir(left.job())
     job = JobModel.of_job(with_data(described, data, next(iter(input_names(described)))), job_dir)
-    snapshot = _load(manager, step)
-    model, signature, shards, updates = _built(job)
-    _restore(model, updates, snapshot, str(manager.path(step)))
+    with nullcontext() if tables == "whole" else tables_outside():
+        model, signature, shards, updates = _built(job)
+    if tables == "shards" and not tables_of(model):
+        raise UserError(f"--tables shards: {job.name} has no ht.parallel.ShardedEmbedding")
+    state = ModelState(model, World.alone(), updates)
+    snapshot = _load(manager, step, state.divided)
+    if tables == "auto" and state.divided and 2 * _bytes_in(snapshot) <= available_bytes():
+        return restored_model(job_dir, step, data)
+    snapshot = _restore(state, snapshot, str(manager.path(step)))
     about = about_job(job.job, job_dir, job.params, shards, next(reversed(job.inputs), None))
-    return RestoredModel(job, model, signature, snapshot, about)
+    weights = TablesInCheckpoint(tuple(_sources(manager, step, model, state, snapshot))) if state.divided else None
+    return RestoredModel(job, model, signature, snapshot, about, weights)
+
+
+def _bytes_in(snapshot: Snapshot) -> int:
+    """Bytes of all arrays, of those that were left in the checkpoint, too."""
+    arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+
+
+def _sources(
+    manager: CheckpointManager, step: int, model: keras.Model, state: ModelState, snapshot: Snapshot
+) -> Iterator[TableSource]:
+    """The tables of `model`, which was built without, as they are in the checkpoint; their averages, if there are."""
+    stored, averages = state.stored(snapshot), state.updates.averages()
+    for name, table in tables_of(model).items():
+        array = stored[id(averages.get(id(table), table))]
+        rows, width = array.shape
+        yield TableSource(name, (rows, width), array.dtype, partial(_stream, manager, step, array))
+
+
+def _stream(manager: CheckpointManager, step: int, array: StoredArray, put: Put) -> None:
+    rows, width = array.shape
+    at_once = max(1, BLOCK_BYTES // (width * array.dtype.itemsize))
+    blocks = {
+        str(begin): (array.dataset, Share((rows, width), 0, begin, min(begin + at_once, rows)))
+        for begin in range(0, rows, at_once)
+    }
+    manager.load_parts(step, blocks, lambda begin, part: put(int(begin) * width, part))
 
 
 def _chosen(manager: CheckpointManager, job_dir: Path, step: int | None) -> int:
@@ -134,9 +198,9 @@ def _chosen(manager: CheckpointManager, job_dir: Path, step: int | None) -> int:
     return step
 
 
-def _load(manager: CheckpointManager, step: int) -> Snapshot:
+def _load(manager: CheckpointManager, step: int, left: Collection[str]) -> Snapshot:
     try:
-        return manager.load(step)
+        return manager.load(step, left)
     except (DamagedError, FormatError) as error:
         raise UserError(f"the checkpoint of step {step} cannot be read: {error}") from None
     except FileNotFoundError:
@@ -190,15 +254,19 @@ def _trained_datasets(job: JobModel) -> dict[str, str]:
         return known if isinstance(known, dict) else {name: name for name in known or ()}
 
 
-def _restore(model: keras.Model, updates: Updates, snapshot: Snapshot, where: str) -> None:
-    """Gives the model the checkpoint's variables; averages of them take their place where optimizers keep some."""
-    if updates is NO_UPDATES:
+def _restore(state: ModelState, snapshot: Snapshot, where: str) -> Snapshot:
+    """Gives the model the checkpoint's variables; averages of them take their place where optimizers keep some.
+
+    Returns the snapshot, for this model.
+    """
+    if state.updates is NO_UPDATES:
         if any(AVERAGE.search(name) for name in snapshot.optimizer):
             raise UserError(
                 f"{where}: has averages of the weights (use_ema), which a train_step of the model's own decides on: it "
                 "takes data to see which; give --data"
             )
         snapshot = replace(snapshot, optimizer={})
-    state = ModelState(model, World.alone(), updates)
-    state.assign(state.fit(snapshot, where))
-    updates.finish()
+    snapshot = state.fit(snapshot, where)
+    state.share(snapshot, 0, state.divided)
+    state.updates.finish()
+    return snapshot

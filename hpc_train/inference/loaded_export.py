@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from hpc_train.data.writing.prediction_files import InputSpec
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
+from hpc_train.export.exporters import KERAS_FILE
+from hpc_train.export.signature import Signature, default_serving
+from hpc_train.export.table_shards import INDEX_FILE, TABLES
 from hpc_train.files import read_bytes
+from hpc_train.inference.exported_model import load_exported_model, newest_export
 from hpc_train.jobdir.paths import SCHEMA_FILE
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
@@ -62,7 +66,9 @@ def load_export(path: Path, threads: int = 1) -> LoadedExport:
         UserError: There is none, or it cannot be loaded.
     """
     found = newest_export(path).absolute()
-    return TreeExport(found, threads) if (found / MODEL_FILE).exists() else KerasExport(found)
+    if (found / MODEL_FILE).exists():
+        return TreeExport(found, threads)
+    return ShardsExport(found) if (found / TABLES).is_dir() else KerasExport(found)
 
 
 class KerasExport(LoadedExport):
@@ -72,19 +78,12 @@ class KerasExport(LoadedExport):
         UserError: There is no SavedModel, or none with that signature.
     """
 
+    _decisive: ClassVar[tuple[str, ...]] = ("saved_model.pb", "variables/variables.index")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        with without_chatter():
-            try:
-                self._loaded = tf.saved_model.load(str(self.path))
-            except (OSError, ValueError, tf.errors.OpError) as error:
-                raise UserError(f"{self.path}: cannot be loaded as a SavedModel: {error}") from None
-        if SIGNATURE not in self._loaded.signatures:
-            has = ", ".join(self._loaded.signatures) or "none"
-            raise UserError(f"{self.path}: has no signature {SIGNATURE}; it has {has}")
-        self._call = self._loaded.signatures[SIGNATURE]
-        self._specs = self._call.structured_input_signature[1]
         about = read_json(self.path / ABOUT_FILE)
+        self._call, self._specs = self._load(about)
         order = [name for name in about.get("input_order", []) if name in self._specs]
         names = order if len(order) == len(self._specs) else sorted(self._specs)
         known = about.get("signature", {}).get("inputs", {})
@@ -93,10 +92,23 @@ class KerasExport(LoadedExport):
         self.step: int | None = about.get("step")
         self.pad: dict[str, Any] = _recorded_padding(about)
 
+    def _load(self, about: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+        """What is called with named inputs, and what each of these is."""
+        with without_chatter():
+            try:
+                self._loaded = tf.saved_model.load(str(self.path))
+            except (OSError, ValueError, tf.errors.OpError) as error:
+                raise UserError(f"{self.path}: cannot be loaded as a SavedModel: {error}") from None
+        if SIGNATURE not in self._loaded.signatures:
+            has = ", ".join(self._loaded.signatures) or "none"
+            raise UserError(f"{self.path}: has no signature {SIGNATURE}; it has {has}")
+        call = self._loaded.signatures[SIGNATURE]
+        return call, call.structured_input_signature[1]
+
     def digest(self) -> str:
-        """Of the graph and the variables, whose index holds a checksum of each."""
+        """Of what decides: the graph and the variables, whose index holds a checksum of each."""
         digest = hashlib.sha256()
-        for name in ("saved_model.pb", "variables/variables.index"):
+        for name in self._decisive:
             if (self.path / name).exists():
                 digest.update(read_bytes(self.path / name, MAX_GRAPH_BYTES, follow=True))
         return digest.hexdigest()[:16]
@@ -105,6 +117,28 @@ class KerasExport(LoadedExport):
         """See LoadedExport."""
         inputs = {name: tf.constant(array, dtype=self._specs[name].dtype) for name, array in arrays.items()}
         return {name: output.numpy() for name, output in sorted(self._call(**inputs).items())}
+
+
+class ShardsExport(KerasExport):
+    """An exported model whose tables lie in shards beside it; its signature is the one that hpc_train.json records.
+
+    Raises:
+        UserError: As load_exported_model; or hpc_train.json has no such signature.
+    """
+
+    _decisive = (KERAS_FILE, f"{TABLES}/{INDEX_FILE}")
+
+    def _load(self, about: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+        model = load_exported_model(self.path)
+        try:
+            given = about["signature"]["inputs"]
+            specs = {name: tf.TensorSpec(one["shape"], one["dtype"], name=name) for name, one in given.items()}
+            if sorted(tf.nest.flatten(about["structure"])) != sorted(specs):
+                raise ValueError
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise UserError(f"{self.path / ABOUT_FILE}: does not say how the model is called; export it anew") from None
+        function = default_serving(model, Signature(specs, about["structure"]))
+        return lambda **inputs: function(inputs), specs
 
 
 class TreeExport(LoadedExport):
@@ -155,22 +189,6 @@ class TreeExport(LoadedExport):
         """See LoadedExport."""
         matrix = matrix_of(self._columns, self._columns.matrix(arrays), self._threads)
         return {self._output: predicted(self._booster, matrix, units_of(self._schema))}
-
-
-def _is_export(path: Path) -> bool:
-    return any((path / name).exists() for name in ("saved_model.pb", MODEL_FILE))
-
-
-def newest_export(path: Path) -> Path:
-    """`path`, or the newest export in it, where it is an exporter's folder; UserError where it is neither."""
-    if _is_export(path):
-        return path
-    if not path.is_dir():
-        raise UserError(f"{path}: there is no such folder; an export is JOBDIR/export/NAME/NUMBER")
-    exports = [p for p in path.iterdir() if p.name.isdigit() and _is_export(p)]
-    if not exports:
-        raise UserError(f"{path}: is no export, nor a folder of them; an export is JOBDIR/export/NAME/NUMBER")
-    return max(exports, key=lambda p: int(p.name))
 
 
 def _input_spec(spec: Any) -> InputSpec:

@@ -239,6 +239,10 @@ class ModelState:
         """For each variable in turn the dataset where its array of `snapshot` still is, None where it has been read."""
         return [array.dataset if isinstance(array, StoredArray) else None for _, array in self._paired(snapshot)]
 
+    def stored(self, snapshot: Snapshot) -> dict[int, StoredArray]:
+        """What was left in the checkpoint of `snapshot`, by the id of the variable."""
+        return {id(v): array for (_, v), array in self._paired(snapshot) if isinstance(array, StoredArray)}
+
     def by_name(self, left: Sequence[str | None]) -> dict[str, str]:
         """What `left` gave on another rank, whose variables may have other numbers, by the names of this one's."""
         return {name: dataset for name, dataset in zip(self._all, left, strict=True) if dataset is not None}

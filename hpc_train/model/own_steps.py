@@ -56,6 +56,18 @@ class Updates:
         for optimizer, variables in self.optimizers:
             optimizer.finalize_variable_values(list(variables))
 
+    def averages(self) -> dict[int, Any]:
+        """By the id of each variable of which an optimizer keeps an average (use_ema), that."""
+        inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer, _ in self.optimizers]
+        return {
+            id(variable): average
+            for optimizer in inner
+            if getattr(optimizer, "use_ema", False)
+            for variable, average in zip(
+                optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
+            )
+        }
+
     @property
     def keeps_averages(self) -> bool:
         """Whether one of the optimizers does (use_ema)."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hpc_train.distributed.collectives import Collectives, cut
+from hpc_train.distributed.placement import Rows
 
 
 def looked_up(table: Any, rows: int, begin: int, ids: Any, ranks: Collectives) -> Any:
@@ -40,6 +42,15 @@ def own_rows(table: Any, begin: int, ids: Any) -> Any:
     held = tf.logical_and(ids >= begin, ids < begin + count)
     found = tf.gather(table, tf.where(held, ids - begin, 0))
     return tf.where(held[:, tf.newaxis], found, tf.zeros([], table.dtype))
+
+
+def read_rows(read: Rows, ids: Any, table: Any) -> Any:
+    """The rows `ids` of a table that lies outside of the model, as `read` gives them; `table` has none of them."""
+    kind = table.dtype
+    stored = kind if np.dtype(kind.as_numpy_dtype).kind in "iuf" else tf.as_dtype(f"uint{8 * kind.size}")
+    rows = tf.numpy_function(read, [ids], stored, stateful=False)
+    rows.set_shape([None, table.shape[1]])
+    return rows if stored == kind else tf.bitcast(rows, kind)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -11,13 +11,13 @@ import tensorflow as tf
 from hpc_train.arguments import check_count, check_type, checked_arguments
 from hpc_train.distributed.collectives import cut
 from hpc_train.distributed.exchange import groups
-from hpc_train.distributed.placement import placement
+from hpc_train.distributed.placement import outside, placement
 from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
 from hpc_train.parallel.divided import shortened
 from hpc_train.parallel.ids import check_kind, in_table, whole_numbers
-from hpc_train.parallel.row_exchange import looked_up, own_rows
+from hpc_train.parallel.row_exchange import looked_up, own_rows, read_rows
 
 _RETIRED = {
     "input_dim": "is called rows",
@@ -68,10 +68,12 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         check_count("ShardedEmbedding", "rows", rows)
         check_count("ShardedEmbedding", "width", width)
         check_type("ShardedEmbedding", "mask_zero", mask_zero, bool, "true or false")
-        mesh = placement()
+        mesh, self._outside = placement(), outside()
         parts = cut(rows, mesh.data if mesh else 1)
         self._begin = sum(parts[: mesh.data_index]) if mesh else 0
         self._end, self._parts = self._begin + parts[mesh.data_index if mesh else 0], len(parts)
+        if self._outside is not None:
+            self._begin = self._end = 0
         try:
             super().__init__(trainable=trainable, dtype=dtype, name=name)
             self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -82,12 +84,13 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             raise UserError(f"ShardedEmbedding: {shortened(error)}") from None
         self.rows, self.width, self.mask_zero = rows, width, mask_zero
         self.supports_masking, self.autocast = mask_zero, False
+        self.supports_jit = self._outside is None  # XLA does not read files
 
     def build(self, input_shape: Any = None) -> None:
         """Makes this rank's rows of the table, called `embeddings` as Keras's."""
         shape = (self._end - self._begin, self.width)
         self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=self._values)
-        if self._parts > 1:
+        if self._parts > 1 or self._outside is not None:
             set_share(self.embeddings, Share((self.rows, self.width), 0, self._begin, self._end), averaged="alone")
         self.built = True
 
@@ -99,8 +102,10 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         given = whole_numbers(inputs, layer)
         ids = in_table(tf.reshape(given, [-1]), self.rows, layer)
         table, found = self.embeddings.value, groups()
-        if self._parts > 1 and placement() is not None:  # the model is tried out, of which only shapes matter
-            rows = own_rows(table, self._begin, ids)
+        if self._outside is not None and self.name in self._outside:
+            rows = read_rows(self._outside[self.name], ids, table)
+        elif self._outside is not None or (self._parts > 1 and placement() is not None):
+            rows = own_rows(table, self._begin, ids)  # the model is tried out, of which only shapes matter
         elif found is not None:
             assert found.data.ranks == self._parts, "the ranks that train are those of the mesh that the model is for"
             rows = looked_up(table, self.rows, self._begin, ids, found.data)
@@ -136,4 +141,36 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """For a layer of the whole table, wherever that is made again."""
         own = {"rows": self.rows, "width": self.width, "mask_zero": self.mask_zero}
         initializer = keras.initializers.serialize(self.embeddings_initializer)
-        return {**super().get_config(), **own, "embeddings_initializer": initializer}
+        found = {**super().get_config(), **own, "embeddings_initializer": initializer}
+        return found if self._outside is None else {**found, "outside": True}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ShardedEmbedding:
+        """As of every layer; UserError where the rows are not in the file that is loaded, but in shards beside it."""
+        own = dict(config)
+        if own.pop("outside", False) and outside() is None:
+            raise UserError(
+                f"{config.get('name')} (ShardedEmbedding): its rows lie in the folder tables/ beside this file; load "
+                "the export with hpc_train.load_exported_model(FOLDER)"
+            )
+        made: ShardedEmbedding = super().from_config(own)
+        return made
+
+
+def tables_of(model: keras.Model) -> dict[str, Any]:
+    """The variables that hold the tables of `model`, or this rank's rows of them, by the layer's name.
+
+    Raises:
+        UserError: Two layers have the same name, by which their rows are to be found outside of the model.
+    """
+    built = (layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding) and layer.built)
+    layers = {id(layer): layer for layer in built}
+    found: dict[str, Any] = {}
+    for layer in layers.values():
+        if layer.name in found and layer._outside is not None:
+            raise UserError(
+                f"two layers (ShardedEmbedding) are called {layer.name!r}, whose rows are to be exported as shards; "
+                "give each a name of its own"
+            )
+        found[layer.name if layer.name not in found else f"{layer.name}#{len(found)}"] = layer.embeddings
+    return found

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from hpc_train.distributed.optimizer_pieces import buckets_of
 from hpc_train.distributed.partition import VariableSpec, partition
 from hpc_train.distributed.share import Averaged
 from hpc_train.planning.traffic import Call
+
+Exports = Literal["whole", "shards"] | None
+"""Where the chief's exports have tables that ranks hold in parts: in the model, or beside it; None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class ModelSizes:
     def exported(self) -> int:
         """Bytes of a whole model, which an exporter needs."""
         return self.whole + self.state
+
+    @property
+    def tables(self) -> int:
+        """Bytes of its tables that ranks hold in parts, which exports may have in shards."""
+        return sum(variable.whole * variable.itemsize for variable in self.averaged("alone"))
 
     @cached_property
     def gradients(self) -> int:
@@ -170,8 +178,9 @@ class Holding:
     """What one rank holds, in bytes.
 
     Attributes:
-        state: Variables that are not trained. exported: the whole model beside one of which ranks hold parts.
-        snapshot: Room for copies, in the host's memory. process: what Python, TensorFlow and its libraries take before
+        state: Variables that are not trained.
+        exported: The model that is exported, beside one of which ranks hold parts, in the host's memory.
+        snapshot: Room for copies, there, too. process: what Python, TensorFlow and its libraries take before
             there is a model, there, too.
         activations: None: not known, and counted as nothing.
     """
@@ -193,12 +202,12 @@ class Holding:
     @property
     def on_device(self) -> int:
         """What lies on a GPU, where the rank has one."""
-        return self.model + self.gradients + self.optimizer + (self.activations or 0)
+        return self.parameters + self.state + self.gradients + self.optimizer + (self.activations or 0)
 
     @property
     def total(self) -> int:
         """Of a rank without a GPU, all of it."""
-        return self.on_device + self.snapshot + self.process
+        return self.on_device + self.exported + self.snapshot + self.process
 
 
 @dataclass(frozen=True)
@@ -233,14 +242,14 @@ def served(variables: Sequence[VariableSizes], ranks: int) -> list[list[int]]:
 
 
 def holdings(
-    sizes: ModelSizes, choice: Choice, accumulates: bool = False, process: int = 0, exports: bool = False
+    sizes: ModelSizes, choice: Choice, accumulates: bool = False, process: int = 0, exports: Exports = None
 ) -> list[Holding]:
     """What the chief holds and, where there are others, that one of them which holds most.
 
     Args:
         sizes: Of the first rank of the mesh that `choice` has.
         accumulates: A batch is computed in pieces, whose gradients are added up.
-        exports: The chief exports the model.
+        exports: What the chief exports.
         process: What a process takes before there is a model.
     """
     if choice.servers:
@@ -253,7 +262,7 @@ def holdings(
     chief, *others = [
         Holding(sizes.parameters, gradients, own, sizes.state, sizes.activations, process=process) for own in shares
     ]
-    exported = sizes.exported if exports and parts else 0
+    exported = sizes.exported - (sizes.tables if exports == "shards" else 0) if exports and parts else 0
     chief = replace(chief, exported=exported, snapshot=chief.parameters + chief.state + chief.optimizer)
     others = [replace(one, snapshot=parts + one.optimizer - sizes.common - alike) for one in others]
     if choice.idle:  # the chief copies what the first worker has, and takes no steps

@@ -12,7 +12,7 @@ from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.roles import Roles
 from hpc_train.errors import UserError
-from hpc_train.planning.holdings import Choice, ModelSizes
+from hpc_train.planning.holdings import Choice, Exports, ModelSizes
 from hpc_train.planning.job_models import JobModels
 from hpc_train.planning.options import (
     Memory,
@@ -127,7 +127,8 @@ class _Ways:
             first = models.built(Choice(asked.ranks))
         self.sizes, self.table = first.sizes, first.table
         self._divides, self._refusals = first.divides, first.refusals
-        self._exports = any(spec.exporters for spec in job.eval_specs())
+        tables = {exporter.tables for spec in job.eval_specs() for exporter in spec.exporters}
+        self._exports: Exports = ("shards" if "shards" in tables else "whole") if tables else None
 
     def on_more(self, ranks: int, room: Memory, exports: bool = True) -> Option | None:
         """What fits on twice as many ranks, or more."""
@@ -163,7 +164,7 @@ class _Ways:
             return Option(choice, refused=refused)
         run = self._job.run
         pieces, halves = run.accumulate_steps > 1, run.compression is not None
-        return option(built.sizes, choice, pieces, halves, self._models.process, exports and self._exports)
+        return option(built.sizes, choice, pieces, halves, self._models.process, self._exports if exports else None)
 
 
 def _memory_of(resources: Resources, ranks: int, given: str | None) -> tuple[Memory, int]:

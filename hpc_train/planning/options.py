@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_train.distributed.collectives import MOST_ELEMENTS
-from hpc_train.planning.holdings import Choice, Holding, ModelSizes, holdings
+from hpc_train.planning.holdings import Choice, Exports, Holding, ModelSizes, holdings
 from hpc_train.planning.traffic import Call
 
 DOUBLINGS = 6
@@ -132,7 +132,7 @@ def option(
     accumulates: bool = False,
     halves: bool = False,
     process: int = 0,
-    exports: bool = False,
+    exports: Exports = None,
 ) -> Option:
     """What `choice` comes to, for a model that the first rank of its mesh holds so; see holdings and exchanges."""
     held = holdings(sizes, choice, accumulates, process, exports)

@@ -43,7 +43,7 @@ class Tally(Collectives):
         self._note("reducescatter", tensor)
         return tensor[: -(-tensor.shape[0] // self.ranks)]
 
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
+    def _allgather(self, name: str, tensor: tf.Tensor, rows: int | None) -> tf.Tensor:
         self._note("allgather", tensor, self.ranks)
         return self._open(tf.concat([tensor] * self.ranks, axis=0))
 

@@ -13,7 +13,6 @@ from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.specs import TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
-from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.training_input import TrainingInput
@@ -64,8 +63,9 @@ def prepare_evaluations(
         for spec, found in zip(job.eval_specs, plan.shards[1:], strict=True)
     )
 
-    exports = any(spec.exporters for spec in job.eval_specs)
-    whole = WholeModel(world, model, build_another) if exports and any(map(share_of, model.variables)) else None
+    exporters = [exporter for spec in job.eval_specs for exporter in spec.exporters]
+    needed = WholeModel.is_needed(model, exporters)
+    whole = WholeModel(world, model, build_another, exporters) if needed else None
 
     def try_out() -> None:
         for evaluator in evaluators:
@@ -85,7 +85,15 @@ def prepare_evaluations(
         )
         made = tuple(
             ExporterRunner(
-                job.job_dir, s.exporters, exported, signature, about, job.load, unknown=unknown, schema=job.schema
+                job.job_dir,
+                s.exporters,
+                exported,
+                signature,
+                about,
+                job.load,
+                unknown=unknown,
+                schema=job.schema,
+                weights=whole,
             )
             for s in job.eval_specs
         )

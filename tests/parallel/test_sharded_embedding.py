@@ -34,4 +34,4 @@ def test_jobs_come_to_the_same_as_with_a_whole_table_and_go_on_with_other_ranks(
         4, [REPOSITORY / "tests" / "parallel" / "programs" / "sharded_embedding_jobs.py", tmp_path], tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" fine") == 6
+    assert done.stdout.count(" fine") == 7

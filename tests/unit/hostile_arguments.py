@@ -108,6 +108,7 @@ def valid() -> dict[str, dict[str, Any]]:
         "builtin_model": {"name": "dnn"},
         "tune": {"job_file": "no-such.yaml"},
         "ensemble": {"job_file": "no-such.yaml"},
+        "load_exported_model": {"folder": "no-such-export"},
         "adapt": {"layer": {"x": 3}, "source": data},
         "reducers.TopK": {"k": 3},
         "reducers.Custom": {"init": list, "add": max, "merge": max},
@@ -145,7 +146,9 @@ def problems(name: str) -> Iterator[str]:
             said = str(error)
             if FOREIGN.search(said) or any(len(line) > LONGEST for line in said.splitlines()):
                 yield f"{name}: {what}: {said[:300]}"
-            elif not any(word in said for word in (own, "cannot be read", "TrainSpec: hooks", "no such shard")):
+            elif not any(
+                word in said for word in (own, "cannot be read", "TrainSpec: hooks", "no such shard", "an export is")
+            ):
                 yield f"{name}: {what}: does not name it: {said[:300]}"
         except BaseException as error:
             yield f"{name}: {what}: {type(error).__name__}: {str(error)[:300]}"

@@ -16,6 +16,7 @@ set_up_tensorflow(world)
 
 import tensorflow as tf  # noqa: E402
 
+from hpc_train.distributed import horovod  # noqa: E402
 from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
 from hpc_train.distributed.carrier import collectives_by  # noqa: E402
 from hpc_train.distributed.collectives import Collectives  # noqa: E402
@@ -163,6 +164,13 @@ def curvature(x: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
 
 v = np.arange(2.0, dtype=np.float32) + world.rank
 np.testing.assert_allclose(curvature(one, tf.constant(v)).numpy(), world.size * v, rtol=1e-6)
+
+# Rows larger than a block, which Horovod scatters by columns; and results without axes.
+horovod.BLOCK_BYTES = 4 * 10 * world.size
+wide = np.arange(37.0 * world.size, dtype=np.float32).reshape(world.size, 37)
+scattered = tf.function(lambda x: [top.reducescatter(x, "mean"), top.allreduce([x[0, 1]], "mean")[0]])
+for found, due in zip(scattered(tf.constant(wide * (world.rank + 1))), (wide[world.rank :][:1], 1.0), strict=True):
+    np.testing.assert_allclose(found, due * (world.size + 1) / 2, rtol=1e-6)
 
 # A step without compression has one operation for all that it exchanges, and nothing for gradients of it.
 allreduce = GradientAllreduce(top)

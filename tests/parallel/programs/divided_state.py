@@ -28,6 +28,7 @@ from hpc_train.checkpoint.disk_io import MAX_WRITE_BYTES
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.config.exporters import FinalExporter
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.excepthook import install_excepthook
@@ -406,9 +407,10 @@ def replicas():
     def build():
         return SimpleNamespace(variables=[keras.Variable(np.zeros((ROWS, WIDTH)), dtype=kernel.dtype)])
 
-    exported = WholeModel(world, SimpleNamespace(variables=[kernel]), build)
+    model = SimpleNamespace(variables=[kernel], _flatten_layers=list)
+    exported = WholeModel(world, model, build, [FinalExporter()])
     with patch.object(World, "gather_arrays", gather_arrays):
-        exported.refresh()
+        exported.exporting(exported.refresh, int)
     assert set(copies) == ({2} if world.rank < 2 else set()), copies
     if world.is_chief:
         (found,) = exported.model.variables

@@ -1,7 +1,9 @@
 """Jobs on four ranks with a table in parts, and with a whole one; a program: sharded_embedding_jobs.py FOLDER."""
 
+import errno
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -10,7 +12,9 @@ import tensorflow as tf
 import hpc_train as ht
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.export import table_shards, whole_model
 from hpc_train.export.exporters import KERAS_FILE
+from hpc_train.export.whole_model import WholeModel
 
 FOLDER, ROWS, WORDS, LENGTH = Path(sys.argv[1]), 8, 13, 6
 NEAR = {"rtol": 1e-9, "atol": 1e-12}
@@ -56,13 +60,13 @@ def uneven(context):
     return batches(context).take(1 if context.input_pipeline_id < 3 else 0)
 
 
-def train(name, steps, optimizer, sharded=True, kind=keras.Model, evaluated=batches, **options):
+def train(name, steps, optimizer, sharded=True, kind=keras.Model, evaluated=batches, tables="auto", **options):
     """The last metrics, and the exports."""
     config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
     return ht.train_and_evaluate(
         ht.Estimator(lambda: build_model(sharded, keras.optimizers.serialize(optimizer), kind), config),
         ht.TrainSpec(batches, max_steps=steps),
-        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
+        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter(tables=tables)]),
     )
 
 
@@ -101,6 +105,40 @@ for name, optimizer, first, then, kind in (
             exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
             np.testing.assert_allclose(outputs, exported(ids), **NEAR)
         print(f"{name} is fine", flush=True)
+
+brought, bring, shards = [], WholeModel._bring, {}
+
+
+def noted(*args):
+    brought.append(args[1])
+    bring(*args)
+
+
+AVERAGED = keras.optimizers.Adam(0.01, use_ema=True)
+whole_model.BLOCK_BYTES = whole_model.GATHERED_BYTES = 128
+table_shards.SHARD_BYTES = 96
+with patch.object(WholeModel, "_bring", noted):
+    for name, optimizer, options in (("apart", ADAM, TWO), ("averaged", AVERAGED, {"shard_optimizer": True})):
+        _, shards[name] = train(name, 6, optimizer, tables="shards", **options)
+    assert brought == [0, 0], f"once a job, though each evaluates twice: {brought}"
+    with patch.object(table_shards, "_write_at", side_effect=OSError(errno.ENOSPC, "No space left on device", "x")):
+        _, shards["full"] = train("full", 3, SGD, tables="shards")
+if ht.is_chief():
+    assert not shards.pop("full")
+    for name, made in shards.items():
+        snapshot = CheckpointManager(FOLDER / name / "checkpoints", Retention()).load(6)
+        (average,) = [a for key, a in snapshot.optimizer.items() if "words" in key and "average" in key] or [None]
+        wanted = snapshot.model["words/embeddings"] if average is None else average
+        table = table_shards.open_tables(made[-1], digests=True)["words"]
+        assert len(table.index.files) == 5
+        assert table.rows(np.arange(WORDS)).tobytes() == wanted.tobytes(), name
+        if average is None:
+            model = build_model(True, keras.optimizers.serialize(ADAM), keras.Model)
+            model.set_weights(list(snapshot.model.values()))
+            ids = np.arange(8 * LENGTH).reshape(8, LENGTH) % WORDS
+            loaded = ht.load_exported_model(made[-1])
+            assert np.asarray(loaded(ids)).tobytes() == np.asarray(model(ids)).tobytes(), name
+    print("shards are fine", flush=True)
 
 found = [train(f"uneven-{sharded}", 3, SGD, sharded, evaluated=uneven)[0] for sharded in (False, True)]
 for key, value in found[0].items():

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
+from hpc_train.boosting.exports import TreeExporters
 from hpc_train.config.builtin_model import GBDTModel
+from hpc_train.config.exporters import FinalExporter
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.errors import UserError
 from hpc_train.inference.loaded_export import load_export
@@ -120,3 +122,10 @@ def test_where_xgboost_is_missing_the_way_on_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib, "import_module", none)
     with pytest.raises(UserError, match=r"which is not installed; pip install 'hpc_train\[gbdt\]'"):
         xgboost()
+
+
+def test_trees_have_no_tables_that_could_go_into_shards(tmp_path: Path) -> None:
+    unused: Any = None
+    exporters = TreeExporters(tmp_path, [FinalExporter(tables="shards")], unused, unused, unused, {})
+    with pytest.raises(UserError, match="exporter 'final': tables: shards, but trees have no such tables"):
+        exporters.check(())

@@ -48,7 +48,7 @@ class Threads(Collectives):
         total = self._allreduce(name, [tensor], op)[0]
         return tf.split(total, cut(total.shape[0], self.ranks))[self.rank]
 
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
+    def _allgather(self, name: str, tensor: tf.Tensor, rows: int | None) -> tf.Tensor:
         return tf.concat(self._of_all(tensor), 0)
 
     def _alltoall(self, name: str, given: tuple[tf.Tensor, Any]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -22,7 +22,10 @@ from tests.support import FINAL, MODEL, make_job_in
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from hpc_train.export import from_checkpoint, table_shards  # noqa: E402
 from hpc_train.export.from_checkpoint import export_checkpoint  # noqa: E402
+from hpc_train.inference.exported_model import load_exported_model  # noqa: E402
+from hpc_train.inference.loaded_export import load_export  # noqa: E402
 from hpc_train.model.job_model import load_function  # noqa: E402
 from hpc_train.model.model_state import ModelState  # noqa: E402
 from hpc_train.model.own_steps import updates_of  # noqa: E402
@@ -30,10 +33,28 @@ from hpc_train.model.own_steps import updates_of  # noqa: E402
 AVERAGED = MODEL.replace('Adam(params.get("learning_rate", 0.01))', "Adam(0.01, use_ema=True, ema_momentum=0.5)")
 
 
+WITH_TABLES = """
+import hpc_train as ht
+import keras
+
+def build_model(params):
+    x = keras.Input((8,))
+    ids = keras.ops.cast(keras.ops.abs(x) * 100, "int32") % 13
+    tables = [ht.parallel.ShardedEmbedding(13, 4, dtype=dtype)(ids) for dtype in ("float32", "bfloat16")]
+    model = keras.Model(x, keras.layers.Dense(4)(keras.layers.Flatten()(keras.layers.Concatenate()(tables))))
+    model.compile(keras.optimizers.Adam(0.01, use_ema=EMA), keras.losses.SparseCategoricalCrossentropy(True))
+    return model
+"""
+
+
 @pytest.fixture(scope="module")
 def job_dir(tmp_path_factory) -> Path:
+    return left_in(tmp_path_factory.mktemp("export"), AVERAGED)
+
+
+def left_in(folder: Path, code: str) -> Path:
     """A job-dir with checkpoints of the steps 10 and 20, as training leaves it."""
-    job = make_job_in(tmp_path_factory.mktemp("export"), model=AVERAGED, eval=FINAL)
+    job = make_job_in(folder, model=code, eval=FINAL)
     job.job_dir.mkdir()
     config = load_job(job.file)
     (job.job_dir / "job.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
@@ -42,7 +63,7 @@ def job_dir(tmp_path_factory) -> Path:
     state = ModelState(model, World.alone(), updates_of(model, None, "model"))
     for step in (10, 20):
         for number, variable in enumerate(v for v in model.optimizer.variables if "average" in v.path):
-            variable.assign(np.full(variable.shape, step + number, np.float32))
+            variable.assign(step + number + keras.random.uniform(variable.shape, seed=number) * (code != AVERAGED))
         manager.save(state.snapshot(Snapshot({}, {}, DataProgress(step), None, 1, 0.0, {}, 1)))
     taken = manager.load(20).time
     records = [
@@ -107,3 +128,33 @@ def test_a_function_of_the_program_itself_cannot_be_imported(job_dir, tmp_path):
         (copied / "job.yaml").write_text(yaml.safe_dump(described))
         with pytest.raises(UserError, match="cannot import it"):
             export_checkpoint(copied)
+
+
+@pytest.mark.parametrize("averages", [True, False])
+def test_tables_go_into_the_model_or_into_shards_beside_it_block_by_block(averages, tmp_path, monkeypatch):
+    job_dir = left_in(tmp_path, WITH_TABLES.replace("EMA", str(averages)))
+    made = {tables: export_checkpoint(job_dir, tables=tables) for tables in ("whole", "auto")}
+    assert [one.in_shards for one in made.values()] == [False, False]
+    monkeypatch.setattr(from_checkpoint, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(from_checkpoint, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(table_shards, "SHARD_BYTES", 100)
+    shards = [export_checkpoint(job_dir, tables=tables) for tables in ("auto", "shards")]
+    assert [one.in_shards for one in shards] == [True, True]
+    x = np.random.default_rng(1).normal(size=(64, 8)).astype(np.float32)
+    wanted = np.asarray(load_exported_model(made["whole"].path)(x))
+    called = load_export(made["whole"].path).predict({"x": x})
+    for one in shards:
+        assert json.loads((one.path / "hpc_train.json").read_text())["tables"] == "shards"
+        assert not (one.path / "saved_model.pb").exists()
+        model = load_exported_model(str(one.path.parent), check_digests=True)
+        assert np.asarray(model(x)).tobytes() == model.predict(x, verbose=0).tobytes() == wanted.tobytes()
+        export = load_export(one.path)
+        assert (list(export.inputs), list(export.datasets), export.step) == (["x"], ["x"], 20)
+        found = export.predict({"x": x})
+        assert {name: array.tobytes() for name, array in found.items()} == {k: v.tobytes() for k, v in called.items()}
+    assert json.loads((made["auto"].path / "hpc_train.json").read_text())["tables"] == "whole"
+
+
+def test_shards_of_a_model_without_tables_are_refused(job_dir):
+    with pytest.raises(UserError, match=r"--tables shards: .* has no ht.parallel.ShardedEmbedding"):
+        export_checkpoint(job_dir, tables="shards")

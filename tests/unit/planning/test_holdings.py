@@ -90,9 +90,11 @@ def test_the_chief_alone_has_room_for_copies_of_what_is_the_same_on_all() -> Non
     alone = ModelSizes((VariableSizes("table", 2000, 1000, 4, 8, averaged="alone"),), common=12)
     chief, other = holdings(alone, Choice(2))
     assert (chief.snapshot, other.snapshot) == (12_012, 12_000)
-    chief, other = holdings(alone, Choice(2), exports=True)
+    chief, other = holdings(alone, Choice(2), exports="whole")
     assert (chief.exported, other.exported) == (8000, 0), "an export is the whole model"
-    assert holdings(adam(), Choice(2), exports=True)[0].exported == 0, "which the chief has anyway"
+    assert (chief.on_device, chief.total) == (16_012, 16_012 + 8000 + 12_012), "it is in the host's memory"
+    assert holdings(alone, Choice(2), exports="shards")[0].exported == 0, "but for its tables"
+    assert holdings(adam(), Choice(2), exports="whole")[0].exported == 0, "which the chief has anyway"
 
 
 def test_pieces_of_a_batch_need_a_sum_of_gradients_beside() -> None:
