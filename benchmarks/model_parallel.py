@@ -14,7 +14,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from divided import embedding, zero
+from divided import block, bounded, embedding, restore, zero
 from support.launch import check_mpirun, working_parent
 from support.page import Report
 from support.records import Found
@@ -22,7 +22,7 @@ from support.results import open_results
 from support.usage import make_parser, run_main
 
 BENCHMARK = "model_parallel"
-CASES = {"zero": zero, "embedding": embedding}
+CASES = {"zero": zero, "embedding": embedding, "block": block, "bounded": bounded, "restore": restore}
 """Modules that measure and show one thing each: records, section and targets."""
 
 

@@ -1,0 +1,53 @@
+"""Limits of a process's memory that the kernel keeps: what this machine has, and Python programs under one.
+
+python -m divided.limits KIND BYTES ARGUMENTS…: limits itself, and becomes Python with these arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+
+CGROUP, PRIVATE = "a memory cgroup", "private memory (RLIMIT_DATA)"
+"""PRIVATE: what a process may have of writable memory of its own, touched or not; maps of files, and addresses that are
+merely reserved, do not count, unlike with `ulimit -v`. So it is stricter than a cgroup, and needs no rights."""
+KINDS = (CGROUP, PRIVATE)
+PROBE_BYTES, PROBE_SECS = 256 << 20, 60
+TAKE = "import sys; taken = bytearray(int(sys.argv[1])); taken[::4096] = bytes([1]) * len(taken[::4096])"
+
+
+def prefix(kind: str, nbytes: int) -> list[str]:
+    """Arguments of Python before those of a program that is to have so much memory. Pure."""
+    return ["-m", "divided.limits", kind, str(nbytes)]
+
+
+def missing(kind: str, environment: dict[str, str]) -> str | None:
+    """Why there is no such limit on this machine, as one sentence; None: programs are ended by it, and at it alone."""
+    for share, within in ((0.5, True), (2.0, False)):
+        words = [*prefix(kind, PROBE_BYTES), "-c", TAKE, str(int(share * PROBE_BYTES))]
+        done = subprocess.run(
+            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=PROBE_SECS, check=False
+        )
+        if (done.returncode == 0) != within:
+            said = (done.stderr.strip().splitlines() or ["nothing was said"])[0]
+            return f"systemd-run gives none here ({said})" if within else "it is accepted, and not kept"
+    return None
+
+
+def main(kind: str, nbytes: int, arguments: Sequence[str]) -> None:
+    """Does not return."""
+    command = [sys.executable, *arguments]
+    if kind == CGROUP:
+        limits = ["-p", f"MemoryMax={nbytes}", "-p", "MemorySwapMax=0"]
+        whose = ["--user"] if os.getuid() else []
+        command = ["systemd-run", *whose, "--scope", "--quiet", "--collect", *limits, "--", *command]
+    else:
+        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
