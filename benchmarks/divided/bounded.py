@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -103,9 +102,9 @@ def of_job(way: str, kind: str | None, found: Mapping[str, Any], settings: Setti
 
 
 def trained(found: Mapping[str, Any], steps: int) -> bool:
-    """Whether all steps were made, with finite losses, and the table was saved. Pure."""
+    """Whether all steps were made, with finite losses (metrics.jsonl has null for others), and saved. Pure."""
     losses = found["losses"]
-    return not found["ended"] and len(losses) == steps and all(map(math.isfinite, losses)) and found["saved"] > 0
+    return not found["ended"] and len(losses) == steps and None not in losses and found["saved"] > 0
 
 
 def targets(found: Found) -> list[Target]:
