@@ -38,7 +38,7 @@ class Settings:
 
 def measured(results: Results, folder: Path, quick: bool) -> Iterator[Record]:
     """Records of each job: steps that it made, and the peak of its ranks."""
-    settings = Settings(2_000_000, 64, 2, 1000) if quick else Settings()
+    settings = Settings(2_000_000, 64, 2, 900) if quick else Settings()
     kind = limit_here(results)
     for way in RANKS:
         limited = None if way == FREE else kind
@@ -69,17 +69,18 @@ def told(ranks: int, kind: str | None, settings: Settings, folder: Path) -> dict
             started.wait(LIMIT_SECS)
     except RuntimeError as error:
         lines = (folder / "ranks.log").read_text(errors="replace").splitlines()
-        ended = next((line.strip() for line in lines if any(word in line for word in OF_MEMORY)), in_short(error))
+        failed = in_short(error).partition(";")[0]
+        ended = next((line.strip() for line in lines if any(word in line for word in OF_MEMORY)), failed)
         tell(f"bounded, {ranks} ranks: {ended}")
     try:
         path = job_dir / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        train = [line for line in lines if line["kind"] == "train"]
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        train = [record for record in records if record["kind"] == "train"]
         peaks = train[-1]["by_rank"]["memory"] if train else []
         saved = sum(file.stat().st_size for file in job_dir.glob("checkpoints/*/state.h5"))
     finally:
         shutil.rmtree(job_dir, ignore_errors=True)
-    return {"losses": [line["loss"] for line in train], "peaks": peaks, "ended": ended, "saved": saved}
+    return {"losses": [record["loss"] for record in train], "peaks": peaks, "ended": ended, "saved": saved}
 
 
 def of_job(way: str, kind: str | None, found: Mapping[str, Any], settings: Settings) -> Iterator[Record]:

@@ -15,7 +15,7 @@ CGROUP, PRIVATE = "a memory cgroup", "private memory (RLIMIT_DATA)"
 """PRIVATE: what a process may have of writable memory of its own, touched or not; maps of files, and addresses that are
 merely reserved, do not count, unlike with `ulimit -v`. So it is stricter than a cgroup, and needs no rights."""
 KINDS = (CGROUP, PRIVATE)
-PROBE_BYTES, PROBE_SECS = 256 << 20, 60
+PROBE_BYTES, PROBE_SECS = 256 << 20, 20
 TAKE = "import sys; taken = bytearray(int(sys.argv[1])); taken[::4096] = bytes([1]) * len(taken[::4096])"
 
 
@@ -28,12 +28,11 @@ def missing(kind: str, environment: dict[str, str]) -> str | None:
     """Why there is no such limit on this machine, as one sentence; None: programs are ended by it, and at it alone."""
     for share, within in ((0.5, True), (2.0, False)):
         words = [*prefix(kind, PROBE_BYTES), "-c", TAKE, str(int(share * PROBE_BYTES))]
-        done = subprocess.run(
-            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=PROBE_SECS, check=False
-        )
+        command = ["timeout", str(PROBE_SECS), sys.executable, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if (done.returncode == 0) != within:
-            said = (done.stderr.strip().splitlines() or ["nothing was said"])[0]
-            return f"systemd-run gives none here ({said})" if within else "it is accepted, and not kept"
+            said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            return f"it cannot be had here ({said})" if within else "it is accepted, and not kept"
     return None
 
 
@@ -43,7 +42,17 @@ def main(kind: str, nbytes: int, arguments: Sequence[str]) -> None:
     if kind == CGROUP:
         limits = ["-p", f"MemoryMax={nbytes}", "-p", "MemorySwapMax=0"]
         whose = ["--user"] if os.getuid() else []
-        command = ["systemd-run", *whose, "--scope", "--quiet", "--collect", *limits, "--", *command]
+        command = [
+            "systemd-run",
+            *whose,
+            "--scope",
+            "--quiet",
+            "--collect",
+            "--no-ask-password",
+            *limits,
+            "--",
+            *command,
+        ]
     else:
         resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
     os.execvp(command[0], command)

@@ -12,8 +12,9 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
-from divided import block, bounded, restore
+from divided import block, bounded, limits, restore
 from divided.limits import CGROUP, PRIVATE
+from support.launch import environment
 from support.page import Report, Target, as_text
 from support.records import Found
 
@@ -84,6 +85,14 @@ def test_a_limit_that_is_no_cgroup_reaches_its_own_target_alone() -> None:
 @pytest.mark.parametrize("wrong", [{"of_one": "mpirun: code 1; no such file"}, {"loss": None}, {"saved": 0}])
 def test_another_failure_is_no_refusal_and_a_bad_end_no_training(wrong: dict[str, Any]) -> None:
     assert not by_limit(bound(PRIVATE, **wrong))[PRIVATE].reached
+
+
+def test_a_limit_counts_only_where_it_ends_what_goes_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits.missing(PRIVATE, environment()) is None
+    monkeypatch.setattr(limits, "prefix", lambda kind, nbytes: [])
+    assert limits.missing(PRIVATE, environment()) == "it is accepted, and not kept"
+    monkeypatch.setattr(limits, "prefix", lambda kind, nbytes: ["-c", "raise SystemExit('there is no bus')"])
+    assert limits.missing(CGROUP, environment()) == "it cannot be had here (there is no bus)"
 
 
 def test_variables_are_compared_by_name_shape_type_and_every_bit() -> None:
