@@ -69,8 +69,8 @@ def told(ranks: int, kind: str | None, settings: Settings, folder: Path) -> dict
             started.wait(LIMIT_SECS)
     except RuntimeError as error:
         lines = (folder / "ranks.log").read_text(errors="replace").splitlines()
-        failed = in_short(error).partition(";")[0]
-        ended = next((line.strip() for line in lines if any(word in line for word in OF_MEMORY)), failed)
+        refusals = (line[line.index(word) :] for line in lines for word in OF_MEMORY if word in line)
+        ended = next(refusals, in_short(error).partition(";")[0])
         tell(f"bounded, {ranks} ranks: {ended}")
     try:
         path = job_dir / "metrics.jsonl"

@@ -31,7 +31,7 @@ def missing(kind: str, environment: dict[str, str]) -> str | None:
         command = ["timeout", str(PROBE_SECS), sys.executable, *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if (done.returncode == 0) != within:
-            said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            said = "; ".join(line for line in done.stderr.splitlines() if not line.startswith((" ", "Traceback")))
             return f"it cannot be had here ({said})" if within else "it is accepted, and not kept"
     return None
 
