@@ -1,6 +1,6 @@
 """Models larger than a rank: what each of the ways costs in time, and saves in memory.
 
-    python benchmarks/model_parallel.py                  # all cases; `zero` takes five minutes on two cores, `bounded` 11 GB
+    python benchmarks/model_parallel.py                  # all cases; fifteen minutes on two cores, and 11 GB
     python benchmarks/model_parallel.py --cases zero     # one of them
     python benchmarks/model_parallel.py --quick          # tries everything once; the figures mean nothing
 
