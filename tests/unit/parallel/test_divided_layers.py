@@ -119,6 +119,8 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
 
     for make in (
         lambda x: p.RowDense(8)(keras.ops.relu(p.Dropout(0.1)(column(x)))),
+        lambda x: p.Dropout(0.0)(p.RowDense(8, activity_regularizer="l2")(L.Dropout(0.0)(column(x)))),
+        lambda x: column(x, gather_output=True, activity_regularizer="l2"),
         lambda x: L.Dense(8)(L.Dropout(0.1)(column(x, gather_output=True))),
         lambda x: p.RowDense(8, input_is_parallel=False)(L.Dense(8)(x)),
         lambda x: p.RowDense(4)(column(x) + p.ColumnDense(8)(x)),
@@ -132,6 +134,27 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
     for make, said in (
         (lambda x: L.Dense(8, name="next")(column(x)), "layer 'next' (Dense): what ColumnDense 'column' gives"),
         (lambda x: p.RowDense(8)(L.Dropout(0.1)(column(x))), "take ht.parallel.Dropout"),
+        (lambda x: p.RowDense(8)(L.GaussianNoise(0.1)(column(x))), "draw the same random numbers; set gather_output"),
+        (
+            lambda x: p.Dropout(0.1, name="out")(p.RowDense(8)(column(x))),
+            "layer 'out' (Dropout): its input is whole",
+        ),
+        (lambda x: p.Dropout(0.1)(L.Dense(8)(x)), "take keras.layers.Dropout"),
+        (lambda x: L.TimeDistributed(p.Dropout(0.1))(x[:, None]), "take keras.layers.Dropout"),
+        *(
+            (lambda x, make=make: p.RowDense(8)(make("l2")(column(x))), "activity_regularizer would count this rank's")
+            for make in (
+                lambda l2: L.ReLU(activity_regularizer=l2),
+                lambda l2: L.Activation("relu", activity_regularizer=l2),
+                lambda l2: L.Activation(L.ReLU(activity_regularizer=l2)),
+                lambda l2: p.Dropout(0.1, activity_regularizer=l2),
+                lambda l2: p.Dropout(0.0, activity_regularizer=l2),
+            )
+        ),
+        (
+            lambda x: p.RowDense(8)(p.ColumnDense(8, L.ReLU(activity_regularizer="l2"))(x)),
+            "activity_regularizer would count this rank's",
+        ),
         (lambda x: p.RowDense(8)(L.LayerNormalization()(column(x))), "set gather_output=True there"),
         (lambda x: p.RowDense(8)(x), "input_is_parallel=False"),
         (lambda x: p.RowDense(8, input_is_parallel=False)(column(x)), "leave it out"),
