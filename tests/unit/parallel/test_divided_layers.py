@@ -139,8 +139,8 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
             lambda x: p.Dropout(0.1, name="out")(p.RowDense(8)(column(x))),
             "layer 'out' (Dropout): its input is whole",
         ),
-        (lambda x: p.Dropout(0.1)(L.Dense(8)(x)), "take keras.layers.Dropout"),
-        (lambda x: L.TimeDistributed(p.Dropout(0.1))(x[:, None]), "take keras.layers.Dropout"),
+        (lambda x: p.RowDense(8)(column(p.Dropout(0.1)(x))), "take keras.layers.Dropout"),
+        (lambda x: p.RowDense(8)(column(L.TimeDistributed(p.Dropout(0.1))(x[:, None]))), "take keras.layers.Dropout"),
         *(
             (lambda x, make=make: p.RowDense(8)(make("l2")(column(x))), "activity_regularizer would count this rank's")
             for make in (
@@ -194,7 +194,18 @@ def test_a_strategy_or_a_step_that_passes_by_divided_layers_is_refused():
     with pytest.raises(UserError, match="has a train_step of its own"):
         checked(lambda x: p.ColumnDense(8, gather_output=True)(x), own_step=True)
     checked(lambda x: p.ColumnDense(8)(x), ranks=1, own_step=True)
-    checked(lambda x: L.Dense(8)(x), own_step=True)
+    checked(lambda x: L.Dense(8)(x), ranks=1, own_step=True)
+
+
+def test_a_mesh_of_a_model_without_a_layer_that_it_divides_is_refused():
+    for make in (
+        lambda x: L.Dense(8)(x),
+        lambda x: p.Dropout(0.1)(L.Dense(8)(x)),
+        lambda x: p.ShardedEmbedding(9, 2)(keras.ops.cast(x, "int32")),
+    ):
+        with pytest.raises(UserError, match=r"run\.mesh: model: 2: the model has no layer that a mesh divides: the 2"):
+            checked(make)
+        checked(make, ranks=1)
 
 
 def test_a_divided_model_is_not_called_by_itself():
