@@ -52,7 +52,10 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | N
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
     with _policy(precision), xla_asked_for() as asked:
-        model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
+        try:
+            model = _called(estimator, name)
+        except UserError as error:
+            raise as_raised(error) from None
         try:
             (trial or _try_loss)(model, dataset, name)
         except Exception as error:
@@ -85,6 +88,10 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | N
     if precision == "float16" and not isinstance(optimizer, scaling) and optimizer.loss_scale_factor is None:
         model.optimizer = scaling(optimizer)
     return model
+
+
+def _called(estimator: Estimator, name: str) -> keras.Model:
+    return _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
 
 
 def _checked(model: object, name: str) -> keras.Model:
