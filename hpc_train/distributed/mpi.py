@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype, cut, group_of
-from hpc_train.distributed.tensors import aligned_zeros, memory_of, view_of
+from hpc_train.distributed.tensors import aligned_zeros, in_huge_pages, memory_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import RankError
 from hpc_train.lazy import tf
@@ -120,16 +120,17 @@ class MpiCollectives(Collectives):
 
     def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         tensor, rows = _sent_as(given[0]), tf.cast(given[1], tf.int64)
-        (received,) = self._call(f"{name}.rows", self._counted, [rows], [([self.ranks], tf.int64)])
-        with tf.device("CPU"):
-            shape = [tf.reduce_sum(received), *tensor.shape[1:]]
-        (found,) = self._call(name, self._dealt, [tensor, rows, received], [(shape, tensor.dtype)])
+        with tf.device("CPU"), self._turn.taken() as over:  # in memory of its own: how much is known only then
+            run = self._in_turn(name, self._dealt)
+            found, received = tf.numpy_function(run, [tensor, rows], [tensor.dtype, tf.int64])
+            if not tf.executing_eagerly():
+                over(received)
         return as_dtype(given[0].dtype, found), received
 
     def _call(
         self,
         name: str,
-        exchange: Callable[[list[np.ndarray], list[np.ndarray]], None],
+        exchange: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None],
         tensors: list[tf.Tensor],
         results: list[tuple[Any, tf.DType]],
     ) -> list[tf.Tensor]:
@@ -140,18 +141,17 @@ class MpiCollectives(Collectives):
         Args:
             results: Shape and dtype of each.
         """
-        number, count = zlib.crc32(name.encode()), len(tensors)
+        count = len(tensors)
 
-        def run(*arrays: np.ndarray) -> Any:
-            with self._turn.lock:
-                if self._turn.failure is not None:  # the others may not be here any more
-                    raise self._turn.failure
-                self._agree(name, number)
-                exchange(list(arrays[:count]), list(arrays[count:]))
+        def exchanged(*arrays: np.ndarray) -> Any:
+            for array in arrays[count:]:
+                in_huge_pages(array)
+            exchange(arrays[:count], arrays[count:])
             return np.int32(0)
 
         if not tensors:
             return []
+        run = self._in_turn(name, exchanged)
         with tf.device("CPU"):
             with tf.control_dependencies(tensors), self._turn.taken() as over:
                 # not before those, and its turn: or all results take memory as a step begins
@@ -163,6 +163,18 @@ class MpiCollectives(Collectives):
                 over(done)
             with tf.control_dependencies([done]):
                 return [tf.identity(tensor) for tensor in memory]
+
+    def _in_turn(self, name: str, exchange: Callable[..., Any]) -> Callable[..., Any]:
+        number = zlib.crc32(name.encode())
+
+        def run(*arrays: np.ndarray) -> Any:
+            with self._turn.lock:
+                if self._turn.failure is not None:  # the others may not be here any more
+                    raise self._turn.failure
+                self._agree(name, number)
+                return exchange(*arrays)
+
+        return run
 
     def _agree(self, name: str, number: int) -> None:
         """RankError on all ranks where one is about to exchange something else."""
@@ -178,7 +190,7 @@ class MpiCollectives(Collectives):
             )
             raise self._turn.failure
 
-    def _reduced(self, op: Op, lengths: list[int], given: list[np.ndarray], reduced: list[np.ndarray]) -> None:
+    def _reduced(self, op: Op, lengths: list[int], given: Sequence[np.ndarray], reduced: Sequence[np.ndarray]) -> None:
         """lengths: How many of those given go with each message that is reduced."""
         from mpi4py import MPI
 
@@ -192,7 +204,7 @@ class MpiCollectives(Collectives):
             if op == "mean":
                 self._divide(message)
 
-    def _scattered(self, op: Op, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+    def _scattered(self, op: Op, given: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         """Each rank gets its part of all, block by block, and adds them up by rank.
 
         Open MPI's Reduce_scatter takes three to five times as long: it copies each part through new memory.
@@ -212,20 +224,20 @@ class MpiCollectives(Collectives):
         if op == "mean":
             self._divide(found)
 
-    def _gathered(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+    def _gathered(self, given: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         (array,), (found,) = given, results
         size = math.prod(array.shape[1:])
         sizes = [rows * size for rows in cut(found.shape[0], self.ranks)]
         self._comm.Allgatherv(_words(array), [_words(found), sizes])
 
-    def _counted(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
-        self._comm.Alltoall(given[0], results[0])
-
-    def _dealt(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
-        (array, rows, received), (found,) = given, results
-        size = math.prod(array.shape[1:])
-        sizes = (rows * size).tolist(), (received * size).tolist()
-        self._comm.Alltoallv([_words(array), sizes[0]], [_words(found), sizes[1]])
+    def _dealt(self, array: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
+        rows = np.empty(self.ranks, np.int64)
+        self._comm.Alltoall(given, rows)
+        rest = array.shape[1:]
+        size, count = math.prod(rest), int(rows.sum())
+        found = aligned_zeros(count * size * array.itemsize).view(array.dtype).reshape(count, *rest)
+        self._comm.Alltoallv([_words(array), (given * size).tolist()], [_words(found), (rows * size).tolist()])
+        return [found, rows]
 
     def _divide(self, array: np.ndarray) -> None:
         array *= array.dtype.type(1 / self.ranks)

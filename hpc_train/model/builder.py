@@ -51,16 +51,24 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | N
     rng_state.seed_all(estimator.config.tf_random_seed)
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
+    kinds = ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
     with _policy(precision), xla_asked_for() as asked:
-        model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
+        try:
+            model = _called(estimator, name)
+        except UserError as error:
+            raise as_raised(error) from None
+        except kinds as error:
+            _refuse_parts(error, estimator, dataset, name)
+            raise
         try:
             (trial or _try_loss)(model, dataset, name)
         except Exception as error:
             if (failed := failed_metric(error)) is not None:
                 raise UserError(f"{name}: {failed}") from None
-            kinds = ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
             if not isinstance(error, kinds):
                 raise
+            if not isinstance(error, UserError):
+                _refuse_parts(error, estimator, dataset, name)
             if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
                 raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
             if isinstance(error, UserError) or in_own_code(error):
@@ -85,6 +93,23 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | N
     if precision == "float16" and not isinstance(optimizer, scaling) and optimizer.loss_scale_factor is None:
         model.optimizer = scaling(optimizer)
     return model
+
+
+def _called(estimator: Estimator, name: str) -> keras.Model:
+    return _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
+
+
+def _refuse_parts(error: Exception, estimator: Estimator, dataset: tf.data.Dataset, name: str) -> None:
+    """UserError where `error` is raised for the sake of run.mesh: one rank can build the model. Local."""
+    from hpc_train.model.one_rank import refuse_parts
+    from hpc_train.model.unallocated import traced
+
+    def build() -> keras.Model:
+        model = _called(estimator, name)
+        traced(model, dataset, name)
+        return model
+
+    refuse_parts(error, name, build)
 
 
 def _checked(model: object, name: str) -> keras.Model:

@@ -50,6 +50,13 @@ def as_raised(error: UserError) -> UserError:
     return error
 
 
+def words_of(error: BaseException) -> str:
+    """What Keras or TensorFlow say is wrong, in one line."""
+    found = _OF_TENSORFLOW.sub("", _COLOURS.sub("", str(error))).strip()
+    match = _OF_KERAS.search(found)
+    return " ".join((match[1] if match else found).split())
+
+
 def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exception) -> str:
     """What does not fit, where Keras found that the model of the function `name` and the batches do not."""
     found = _OF_TENSORFLOW.sub("", _COLOURS.sub("", str(error))).strip()
@@ -74,8 +81,7 @@ def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exc
             f"(keras.Model({{{names[0]!r}: …, {names[1]!r}: …}}, output)), or make one column of them (hpc-train shard "
             f"--stack x={','.join(names[:2])},…) and name that as features"
         )
-    match = _OF_KERAS.search(found)
-    return f"{given}; Keras: {' '.join((match[1] if match else found).split())}"
+    return f"{given}; Keras: {words_of(error)}"
 
 
 def _described(spec: Any) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hpc_train.distributed.placement import placed
+from hpc_train.distributed.placement import placed, placement
 from hpc_train.distributed.share import share_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
+from hpc_train.model.mismatch import words_of
 from hpc_train.model.unallocated import batch_specs, without_memory
+from hpc_train.text import listed
 
 
 @contextmanager
@@ -67,6 +69,34 @@ def check_parts(model: keras.Model, dataset: tf.data.Dataset, build: Callable[[]
                 "made of activations or weights of which each rank has a part; set gather_output=True in the "
                 "ColumnDense that gives them, and leave the weights of layers of ht.parallel to these"
             )
+
+
+def refuse_parts(error: Exception, name: str, build: Callable[[], keras.Model]) -> None:
+    """Has `error`, with which `build` fails for a mesh, said in the words of who wrote the model. Local.
+
+    Does nothing where layers are whole, or `build`, the model function `name` and its trial, fails on one rank, too.
+
+    Raises:
+        UserError: One rank can build the model: a layer takes a part of something for the whole.
+    """
+    mesh = placement()
+    if mesh is None or mesh.model == 1:
+        return
+    with as_one_rank(), without_memory():
+        keras.src.backend.common.global_state.get_global_attribute("object_name_uids", {}).clear()  # named as before
+        try:
+            model = build()
+        except Exception:  # the same one, or another
+            return
+    from hpc_train.parallel.dense import ColumnDense
+
+    columns = [one for one in model._flatten_layers() if isinstance(one, ColumnDense) and not one.gather_output]
+    named = f" ({listed(repr(one.name) for one in columns)})" if columns else ""
+    raise UserError(
+        f"{name}: one rank can build the model, but not the ranks of run.mesh: {words_of(error).rstrip('.')}; a layer "
+        f"gets a part of what it needs whole: set gather_output=True in the ColumnDense before it{named}, or take "
+        "ht.parallel.RowDense behind that"
+    ) from None
 
 
 def _outputs(model: keras.Model, dataset: tf.data.Dataset) -> list[tuple[str, list[int | None]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import keras
@@ -66,7 +66,7 @@ class MultiHeadAttention(Divided, keras.layers.MultiHeadAttention):  # type: ign
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Creates this rank's heads."""
-        with _sublayers() if self.mesh is not None else _as_they_are():
+        with _sublayers() if self.mesh is not None else nullcontext():
             super().build(query_shape, value_shape, key_shape)
 
     def call(
@@ -134,8 +134,3 @@ def _sublayers() -> Iterator[None]:
         yield
     finally:
         module.EinsumDense, module.Dropout = before
-
-
-@contextmanager
-def _as_they_are() -> Iterator[None]:
-    yield

@@ -19,9 +19,16 @@ def check_layers(model: keras.Model, config: RunConfig, ranks: int, own_step: bo
         ranks: Among which each copy of the model is divided. own_step: whether `model` has a train_step of its own.
 
     Raises:
-        UserError: The strategy or the model's train_step passes by them; or, in a model whose layers are known to be
-            called one after the other (functional, Sequential), one gets a part of what it needs as a whole.
+        UserError: There are none to divide; the strategy or the model's train_step passes by them; or, in a model whose
+            layers are known to be called one after the other (functional, Sequential), one gets a part of what it needs
+            as a whole.
     """
+    if ranks > 1 and not any(isinstance(layer, Divided) for layer in model._flatten_layers()):
+        raise UserError(
+            f"run.mesh: model: {ranks}: the model has no layer that a mesh divides: the {ranks} ranks of a copy would "
+            "each do all its work; take layers of ht.parallel (ColumnDense, RowDense, MultiHeadAttention, Embedding), "
+            "or leave `model` out of run.mesh, of which a ShardedEmbedding needs nothing"
+        )
     divided = [layer for layer in model._flatten_layers() if isinstance(layer, Divided | Dropout)]
     spread = [layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)]
     if not divided and not spread:

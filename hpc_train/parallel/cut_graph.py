@@ -64,6 +64,23 @@ def _walk(graph: Any, inputs: Sequence[str | None]) -> Givers:
 
 def _given(layer: Any, node: Any, givers: Givers) -> Givers:
     """Of what `layer` gives at `node`, where it gets what `givers` have cut."""
+    given = _passed_on(layer, node, givers)
+    if (giver := next(filter(None, given), None)) is not None and _is_regularized(layer):
+        raise UserError(
+            f"{_shown(layer)}: activity_regularizer would count this rank's part of {_of(giver)} alone; leave it "
+            "out, or set gather_output=True there"
+        )
+    return given
+
+
+def _is_regularized(layer: Any) -> bool:
+    """Whether `layer`, or one that it is made of, has a loss of its output; those of a graph have their own nodes."""
+    own = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) and _graph_of(layer) is None else []
+    return any(one.activity_regularizer is not None for one in own)
+
+
+def _passed_on(layer: Any, node: Any, givers: Givers) -> Givers:
+    """The same, whatever losses `layer` has."""
     if isinstance(layer, keras.layers.TimeDistributed):
         return _given(layer.layer, node, givers)
     if (graph := _graph_of(layer)) is not None:
@@ -77,7 +94,14 @@ def _given(layer: Any, node: Any, givers: Givers) -> Givers:
     if isinstance(layer, RowDense):
         _check_row(layer, giver)
         return [None]
-    if giver is not None and isinstance(layer, Dropout):
+    if type(layer) in (Dropout, keras.layers.Dropout) and not layer.rate:
+        return [giver]
+    if isinstance(layer, Dropout):
+        if giver is None:
+            raise UserError(
+                f"{_shown(layer)}: its input is whole on each rank, and ranks would leave out different numbers of it; "
+                "take keras.layers.Dropout"
+            )
         return [giver]
     if giver is not None and is_elementwise(layer):
         _check_alike(layer, node, givers, giver)
@@ -116,8 +140,10 @@ def _why_not(layer: Any) -> str:
             "but this may look at several numbers of a row; set gather_output=True there"
             f"{', or take two ColumnDense, one for a gate' if gate else ''}"
         )
-    if all("seed_generator" in variable.path for variable in layer.variables):
+    if isinstance(layer, keras.layers.Dropout):
         return "of which all would leave out the same numbers; take ht.parallel.Dropout"
+    if all("seed_generator" in variable.path for variable in layer.variables):
+        return "for which all would draw the same random numbers; set gather_output=True there"
     return "but this layer needs it whole; set gather_output=True there, or take ht.parallel.RowDense"
 
 

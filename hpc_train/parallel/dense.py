@@ -68,8 +68,8 @@ class ColumnDense(Divided, keras.layers.Dense):  # type: ignore[misc]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Of what this rank has."""
-        divided = self.mesh is not None and not self.gather_output
-        return (*input_shape[:-1], self.units // (self.mesh.model if divided and self.mesh else 1))
+        parts = self.mesh.model if self.mesh is not None and not self.gather_output else 1
+        return (*input_shape[:-1], self.units // parts)
 
     def get_config(self) -> dict[str, Any]:
         """What the layer is made from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placement
 from hpc_train.distributed.share import Share, set_share
 from hpc_train.distributed.tensor_parallel import reduced
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 
 MOST_SAID = 500
 _ADDS_UP = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -21,6 +22,17 @@ _ADDS_UP = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L
 def shortened(error: Exception) -> str:
     """The first line of what Keras says of an argument."""
     return (str(error).splitlines() or [type(error).__name__])[0][:MOST_SAID]
+
+
+def of_arguments(kind: type, given: Mapping[str, Any], error: Exception) -> UserError:
+    """The mistake in the arguments `given` to a layer, of which Keras's classes have raised `error`."""
+    known = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
+    if (unknown := next((name for name in given if name not in known), None)) is None:
+        return UserError(f"{kind.__name__}: {shortened(error)}")  # Keras's own words, of a value that it does not take
+    own = [name for name in inspect.signature(kind).parameters if name != "kwargs"]
+    base = next(one.__name__ for one in kind.__mro__ if one.__module__.startswith("keras."))
+    hint = f"{did_you_mean(unknown, known)}allowed: {', '.join(own)}, and others of keras.layers.{base}"
+    return UserError(f"{kind.__name__}: {unknown}: unknown argument; {hint}")
 
 
 class Divided(keras.layers.Layer):  # type: ignore[misc]
@@ -32,19 +44,21 @@ class Divided(keras.layers.Layer):  # type: ignore[misc]
     Attributes:
         cut_along: The axis along which each weight is cut, by name; those that are not in it are whole on all ranks.
         even: Whether all parts must be of one width.
+        width_called: What a user calls the width that is cut.
         mesh: The ranks among which it is divided; None: this rank holds the whole layer.
     """
 
     cut_along: ClassVar[Mapping[str, int]] = {}
     even: ClassVar[bool] = True
+    width_called: ClassVar[str] = "a width"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
             super().__init__(*args, **kwargs)
         except UserError:
             raise
-        except Exception as error:  # Keras's own words, of a value that it does not take
-            raise UserError(f"{type(self).__name__}: {shortened(error)}") from None
+        except Exception as error:
+            raise of_arguments(type(self), kwargs, error) from None
         mesh = placement()
         self.mesh: Mesh | None = mesh if mesh is not None and mesh.model > 1 else None
 
@@ -87,12 +101,12 @@ class Divided(keras.layers.Layer):  # type: ignore[misc]
 
     def _share(self, whole: tuple[int, ...], axis: int) -> Share:
         assert self.mesh is not None
-        self.check_width(whole[axis])
+        self.check_width(whole[axis], self.width_called)
         widths = cut(whole[axis], self.mesh.model)
         start = sum(widths[: self.mesh.model_index])
         return Share(whole, axis, start, start + widths[self.mesh.model_index])
 
-    def check_width(self, width: int, what: str = "a width") -> None:
+    def check_width(self, width: int, what: str) -> None:
         """UserError where so many cannot be divided among the ranks."""
         ranks = self.mesh.model if self.mesh is not None else 1
         if width >= ranks and (width % ranks == 0 or not self.even):

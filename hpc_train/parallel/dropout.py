@@ -9,8 +9,7 @@ import keras
 from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placement
-from hpc_train.errors import UserError
-from hpc_train.parallel.divided import shortened
+from hpc_train.parallel.divided import of_arguments
 
 _APART = 0x9E3779B1
 """By how much the seeds of parts differ."""
@@ -32,7 +31,7 @@ class Dropout(keras.layers.Dropout):  # type: ignore[misc]
         try:
             super().__init__(rate, noise_shape=noise_shape, seed=seed, **kwargs)
         except Exception as error:
-            raise UserError(f"{type(self).__name__}: {shortened(error)}") from None
+            raise of_arguments(type(self), kwargs, error) from None
         mesh = placement()
         self.mesh: Mesh | None = mesh if mesh is not None and mesh.model > 1 else None
 

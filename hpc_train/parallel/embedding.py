@@ -35,6 +35,7 @@ class Embedding(Divided, keras.layers.Embedding):  # type: ignore[misc]
 
     cut_along: ClassVar[dict[str, int]] = {"embeddings": 0}
     even: ClassVar[bool] = False
+    width_called: ClassVar[str] = "input_dim"
 
     def __init__(
         self,

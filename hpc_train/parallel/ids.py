@@ -23,33 +23,34 @@ def check_kind(inputs: Any, layer: str) -> None:
 
 
 def whole_numbers(inputs: Any, layer: str) -> Any:
-    """What `layer` gets as ids, as a tensor of int64, which holds all rows that a table can have.
+    """What `layer` gets as ids, as a tensor of int64; uint64 as it is, of which int64 does not hold all.
 
     Raises:
         UserError: They are no whole numbers.
     """
     given = tf.convert_to_tensor(inputs)
     check_kind(given, layer)
-    return tf.cast(given, tf.int64)
+    return given if given.dtype == tf.uint64 else tf.cast(given, tf.int64)
 
 
 def in_table(ids: Any, rows: int, layer: str) -> Any:
-    """`ids`, each of which is a row of a table of so many `rows`; `layer` says whose.
+    """`ids` in int64, each of which is a row of a table of so many `rows`; `layer` says whose.
 
     XLA (jit_compile=True) has no texts and no errors: there they are as they are.
 
     Raises:
         UserError: One is not. In a graph tf.errors.InvalidArgumentError with the same text, when it runs.
     """
+    given, ids = ids, tf.cast(ids, tf.int64)  # above 2^63: negative
     if in_xla():
         return ids
     known = tf.logical_and(ids >= 0, ids < rows)
     every = tf.reduce_all(known)
     if tf.executing_eagerly():
         if not every:
-            raise UserError(_refusal(ids, known, rows, layer).numpy().decode())
+            raise UserError(_refusal(given, known, rows, layer).numpy().decode())
         return ids
-    refused = tf.cond(every, tf.no_op, lambda: tf.debugging.Assert(every, [_refusal(ids, known, rows, layer)]))
+    refused = tf.cond(every, tf.no_op, lambda: tf.debugging.Assert(every, [_refusal(given, known, rows, layer)]))
     with tf.control_dependencies([refused]):
         return tf.identity(ids)
 

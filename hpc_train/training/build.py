@@ -253,8 +253,8 @@ def _build_model(
 
 
 def _check_layers(model: keras.Model, job: TrainingJob, plan: RunPlan) -> None:
-    """UserError where `model` has layers of ht.parallel that cannot be trained as `job` asks for."""
-    if "hpc_train.parallel" not in sys.modules:  # it has none, and need not wait for the import of them
+    """UserError where `model` has layers of ht.parallel that cannot be trained as `job` asks for, or lacks them."""
+    if plan.roles.model == 1 and "hpc_train.parallel" not in sys.modules:  # no need to wait for the import of them
         return
     from hpc_train.parallel.checks import check_layers
 

@@ -109,3 +109,19 @@ def test_what_a_layer_of_the_users_own_raises_is_theirs(tmp_path: Path) -> None:
         built(lambda: [Own()], "mse", FOUR, FOUR, tmp_path)
     assert not isinstance(error.value, UserError)
     assert built(lambda: [layers.Dense(4)], "mse", FOUR, FOUR, tmp_path).built
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "ShardedEmbedding"])
+def test_what_a_layer_of_ours_refuses_as_a_model_is_made_is_said_without_the_words_of_keras(kind: str) -> None:
+    def build(params: dict[str, Any]) -> keras.Model:
+        x = Input(())
+        model = keras.Model(x, getattr(ht.parallel, kind)(9, 4, name="words")(x))
+        model.compile("sgd", "mse")
+        return model
+
+    batches = tf.data.Dataset.from_tensors((np.zeros(8, np.float32), FOUR))
+    with pytest.raises(UserError) as refused:
+        build_model(ht.Estimator(build, ht.RunConfig("unused")), batches)
+    assert str(refused.value) == (
+        f"words ({kind}) got ids of float32; give it whole numbers, such as those of keras.Input(shape, dtype='int32')"
+    )

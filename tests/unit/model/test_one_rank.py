@@ -103,3 +103,39 @@ def test_a_model_that_one_rank_has_alike_passes(make):
 def test_one_that_no_other_process_could_read_is_refused_by_the_name_of_what_differs(make, said):
     with pytest.raises(UserError, match=said):
         checked(make)
+
+
+class Residual(keras.Model):
+    def __init__(self, units):
+        super().__init__()
+        self.wide = p.ColumnDense(units, name="wide")
+
+    def call(self, ids):
+        x = keras.ops.cast(ids, "float32")
+        return x + self.wide(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: functional(
+            lambda x: x + p.ColumnDense(8, name="wide")(p.ColumnDense(2048, "relu", gather_output=True)(x))
+        ),
+        lambda: Residual(8),
+    ],
+)
+def test_one_that_only_one_rank_can_build_is_refused_with_the_way_on(make):
+    with pytest.raises(UserError) as refused:
+        checked(make)
+    said = str(refused.value)
+    assert "model_fn: one rank can build the model, but not the ranks of run.mesh: " in said
+    assert "a part of what it needs whole: set gather_output=True in the ColumnDense before it ('wide'), or" in said
+    assert len(said.splitlines()) == 1 and "\x1b" not in said and "Arguments received" not in said
+    assert L.Dense(1).name == "dense"
+
+
+@pytest.mark.parametrize("make", [lambda: functional(lambda x: x + p.ColumnDense(6)(x)), lambda: Residual(6)])
+def test_what_no_rank_can_build_is_said_as_it_is(make):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"(?i)broadcast|must be equal") as raised:
+        checked(make)
+    assert "run.mesh" not in str(raised.value)

@@ -81,7 +81,7 @@ def test_a_rank_begins_with_its_part_of_what_a_whole_layer_begins_with(rank):
         (lambda x: p.ColumnDense(6, name="wide")(x), ["'wide' (ColumnDense): units of 6", "4 ranks", "such as 4 or 8"]),
         (lambda x: p.RowDense(6, input_is_parallel=False)(x[:, :3]), ["inputs of 3", "a multiple of 4, such as 4"]),
         (lambda x: p.MultiHeadAttention(2, 3)(x[:, None], x[:, None]), ["num_heads of 2"]),
-        (lambda x: p.Embedding(3, 2)(keras.ops.cast(x, "int32")), ["a width of 3", "at least 4"]),
+        (lambda x: p.Embedding(3, 2)(keras.ops.cast(x, "int32")), ["input_dim of 3", "at least 4"]),
         (lambda x: p.ColumnDense(8, "softmax")(x), ["activation softmax looks at all units", "gather_output=True"]),
         (lambda x: p.ColumnDense(8, activity_regularizer="l2")(x), ["activity_regularizer is for layers that are"]),
         (lambda x: p.ColumnDense(8, kernel_regularizer="orthogonal_regularizer")(x), ["take L1, L2 or L1L2"]),
@@ -119,6 +119,8 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
 
     for make in (
         lambda x: p.RowDense(8)(keras.ops.relu(p.Dropout(0.1)(column(x)))),
+        lambda x: p.Dropout(0.0)(p.RowDense(8, activity_regularizer="l2")(L.Dropout(0.0)(column(x)))),
+        lambda x: column(x, gather_output=True, activity_regularizer="l2"),
         lambda x: L.Dense(8)(L.Dropout(0.1)(column(x, gather_output=True))),
         lambda x: p.RowDense(8, input_is_parallel=False)(L.Dense(8)(x)),
         lambda x: p.RowDense(4)(column(x) + p.ColumnDense(8)(x)),
@@ -132,6 +134,27 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
     for make, said in (
         (lambda x: L.Dense(8, name="next")(column(x)), "layer 'next' (Dense): what ColumnDense 'column' gives"),
         (lambda x: p.RowDense(8)(L.Dropout(0.1)(column(x))), "take ht.parallel.Dropout"),
+        (lambda x: p.RowDense(8)(L.GaussianNoise(0.1)(column(x))), "draw the same random numbers; set gather_output"),
+        (
+            lambda x: p.Dropout(0.1, name="out")(p.RowDense(8)(column(x))),
+            "layer 'out' (Dropout): its input is whole",
+        ),
+        (lambda x: p.RowDense(8)(column(p.Dropout(0.1)(x))), "take keras.layers.Dropout"),
+        (lambda x: p.RowDense(8)(column(L.TimeDistributed(p.Dropout(0.1))(x[:, None]))), "take keras.layers.Dropout"),
+        *(
+            (lambda x, make=make: p.RowDense(8)(make("l2")(column(x))), "activity_regularizer would count this rank's")
+            for make in (
+                lambda l2: L.ReLU(activity_regularizer=l2),
+                lambda l2: L.Activation("relu", activity_regularizer=l2),
+                lambda l2: L.Activation(L.ReLU(activity_regularizer=l2)),
+                lambda l2: p.Dropout(0.1, activity_regularizer=l2),
+                lambda l2: p.Dropout(0.0, activity_regularizer=l2),
+            )
+        ),
+        (
+            lambda x: p.RowDense(8)(p.ColumnDense(8, L.ReLU(activity_regularizer="l2"))(x)),
+            "activity_regularizer would count this rank's",
+        ),
         (lambda x: p.RowDense(8)(L.LayerNormalization()(column(x))), "set gather_output=True there"),
         (lambda x: p.RowDense(8)(x), "input_is_parallel=False"),
         (lambda x: p.RowDense(8, input_is_parallel=False)(column(x)), "leave it out"),
@@ -171,7 +194,18 @@ def test_a_strategy_or_a_step_that_passes_by_divided_layers_is_refused():
     with pytest.raises(UserError, match="has a train_step of its own"):
         checked(lambda x: p.ColumnDense(8, gather_output=True)(x), own_step=True)
     checked(lambda x: p.ColumnDense(8)(x), ranks=1, own_step=True)
-    checked(lambda x: L.Dense(8)(x), own_step=True)
+    checked(lambda x: L.Dense(8)(x), ranks=1, own_step=True)
+
+
+def test_a_mesh_of_a_model_without_a_layer_that_it_divides_is_refused():
+    for make in (
+        lambda x: L.Dense(8)(x),
+        lambda x: p.Dropout(0.1)(L.Dense(8)(x)),
+        lambda x: p.ShardedEmbedding(9, 2)(keras.ops.cast(x, "int32")),
+    ):
+        with pytest.raises(UserError, match=r"run\.mesh: model: 2: the model has no layer that a mesh divides: the 2"):
+            checked(make)
+        checked(make, ranks=1)
 
 
 def test_a_divided_model_is_not_called_by_itself():
@@ -197,6 +231,9 @@ def test_ids_are_whole_numbers_of_any_size_and_rows_of_any_length():
         kind = type(layer).__name__
         with pytest.raises(UserError, match=rf"words \({kind}\): 1 of 1 ids are outside its table"):
             layer(tf.constant([2**32 + 3], tf.uint64))
+        for call, error in ((layer, UserError), (tf.function(layer), tf.errors.InvalidArgumentError)):
+            with pytest.raises(error, match=r"1 of 2 ids are outside its table, .*: \[18446744073709551615\]"):
+                call(tf.constant([4, 2**64 - 1], tf.uint64))
         for floats in (tf.constant([float("nan")]), keras.Input((3,))):
             with pytest.raises(UserError, match=rf"words \({kind}\) got ids of float32; give it whole numbers"):
                 layer(floats)
@@ -205,6 +242,27 @@ def test_ids_are_whole_numbers_of_any_size_and_rows_of_any_length():
         assert rows.row_lengths().numpy().tolist() == [2, 0, 1]
         compiled = tf.function(layer, jit_compile=True)
         np.testing.assert_array_equal(compiled(tf.constant([1, 4])), layer(tf.constant([1, 4])))
+
+
+def test_arguments_that_a_layer_does_not_have_are_named():
+    for make, said in (
+        (
+            lambda: p.ColumnDense(8, gather=True),
+            "ColumnDense: gather: unknown argument; did you mean `gather_output`? allowed: units",
+        ),
+        (lambda: p.RowDense(8, biass_initializer="ones"), "did you mean `bias_initializer`?"),
+        (
+            lambda: p.Embedding(8, 4, mask_zeros=True),
+            "Embedding: mask_zeros: unknown argument; did you mean `mask_zero`?",
+        ),
+        (lambda: p.MultiHeadAttention(2, 4, dropuot=0.1), "did you mean `dropout`?"),
+        (lambda: p.Dropout(0.5, sed=3), "Dropout: sed: unknown argument; did you mean `seed`?"),
+        (lambda: p.ColumnDense(8, trainabel=False), "did you mean `trainable`?"),
+        (lambda: p.ColumnDense(-1), "ColumnDense: "),
+    ):
+        with pytest.raises(UserError) as refused:
+            make()
+        assert said in str(refused.value), refused.value
 
 
 def test_flags_are_true_or_false():
