@@ -27,7 +27,7 @@ def building() -> Iterator[None]:
 
 
 def warn_of_whole(layer: str) -> None:
-    """Warns, once and on one rank of a node, where a program of several ranks makes a `layer` that jobs divide."""
+    """Warns once, on one rank of a node, where a program of several ranks makes a `layer` that jobs divide."""
     place = launch_place(os.environ)
     if _building.get() or _warned or place.size == 1 or place.local_rank:
         return
