@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype, cut, group_of
-from hpc_train.distributed.tensors import aligned_zeros, memory_of, view_of
+from hpc_train.distributed.tensors import aligned_zeros, in_huge_pages, memory_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import RankError
 from hpc_train.lazy import tf
@@ -25,7 +26,7 @@ LARGE_BYTES = 1 << 20
 """A tensor of so many is sent from where TensorFlow has it; smaller ones are copied into one message."""
 BLOCK_BYTES = 1 << 20
 """Of a part, so many are added up at a time, while they are in the cache."""
-_LAST, _LAST_TURN = "hpc_train.last_exchange", "hpc_train.last_turn"
+_LAST_TURN = "hpc_train.last_turn"
 _WORDS = {2: np.int16, 4: np.int32, 8: np.int64}
 """Types that MPI knows, for what is only moved, by the bytes of a number."""
 
@@ -50,12 +51,12 @@ class MpiCollectives(Collectives):
     """Those of the ranks of a communicator, each call an operation that waits in one of TensorFlow's threads.
 
     One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has
-    side effects, as these have for it, in the order of the program, whether its results are used or not; only functions
-    that are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order
-    that depends on all that a rank has in its graph; here each waits for that of the call after it (see `_recorded`),
-    so that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to
-    each other what they are about to exchange, so that another order is an error, once and for all: a RankError, which
-    TensorFlow makes one of its own of inside a tf.function.
+    side effects, as these have for it, in the order of the program, whether its results are used or not; and functions
+    and branches by the variables that they have in common, of which these have one (`_Turn.taken`). Gradients it would
+    compute in an order that depends on all that a rank has in its graph; here each waits for that of the call after it
+    (see `_recorded`), so that they come in the reverse order of the calls, where the tape is in the function of the
+    calls. Ranks say to each other what they are about to exchange, so that another order is an error, once and for all:
+    a RankError, which TensorFlow makes one of its own of inside a tf.function.
 
     Tensors of a GPU go through the host.
 
@@ -119,16 +120,17 @@ class MpiCollectives(Collectives):
 
     def _alltoall(self, name: str, given: tuple[tf.Tensor, list[int] | tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         tensor, rows = _sent_as(given[0]), tf.cast(given[1], tf.int64)
-        (received,) = self._call(f"{name}.rows", self._counted, [rows], [([self.ranks], tf.int64)])
-        with tf.device("CPU"):
-            shape = [tf.reduce_sum(received), *tensor.shape[1:]]
-        (found,) = self._call(name, self._dealt, [tensor, rows, received], [(shape, tensor.dtype)])
+        with tf.device("CPU"), self._turn.taken() as over:  # in memory of its own: how much is known only then
+            run = self._in_turn(name, self._dealt)
+            found, received = tf.numpy_function(run, [tensor, rows], [tensor.dtype, tf.int64])
+            if not tf.executing_eagerly():
+                over(received)
         return as_dtype(given[0].dtype, found), received
 
     def _call(
         self,
         name: str,
-        exchange: Callable[[list[np.ndarray], list[np.ndarray]], None],
+        exchange: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None],
         tensors: list[tf.Tensor],
         results: list[tuple[Any, tf.DType]],
     ) -> list[tf.Tensor]:
@@ -139,28 +141,40 @@ class MpiCollectives(Collectives):
         Args:
             results: Shape and dtype of each.
         """
-        number, count = zlib.crc32(name.encode()), len(tensors)
+        count = len(tensors)
+
+        def exchanged(*arrays: np.ndarray) -> Any:
+            for array in arrays[count:]:
+                in_huge_pages(array)
+            exchange(arrays[:count], arrays[count:])
+            return np.int32(0)
+
+        if not tensors:
+            return []
+        run = self._in_turn(name, exchanged)
+        with tf.device("CPU"):
+            with tf.control_dependencies(tensors), self._turn.taken() as over:
+                # not before those, and its turn: or all results take memory as a step begins
+                memory = [tf.raw_ops.Empty(shape=tf.cast(shape, tf.int32), dtype=dtype) for shape, dtype in results]
+                if tf.executing_eagerly():  # a numpy_function gets copies
+                    run(*map(view_of, tensors), *map(memory_of, memory))
+                    return memory
+                done = tf.numpy_function(run, [*tensors, *memory], tf.int32)
+                over(done)
+            with tf.control_dependencies([done]):
+                return [tf.identity(tensor) for tensor in memory]
+
+    def _in_turn(self, name: str, exchange: Callable[..., Any]) -> Callable[..., Any]:
+        number = zlib.crc32(name.encode())
 
         def run(*arrays: np.ndarray) -> Any:
             with self._turn.lock:
                 if self._turn.failure is not None:  # the others may not be here any more
                     raise self._turn.failure
                 self._agree(name, number)
-                exchange(list(arrays[:count]), list(arrays[count:]))
-            return np.int32(0)
+                return exchange(*arrays)
 
-        if not tensors:
-            return []
-        with tf.device("CPU"):
-            with tf.control_dependencies([*tensors, *_before()]):  # or all results take memory as a step begins
-                memory = [tf.raw_ops.Empty(shape=tf.cast(shape, tf.int32), dtype=dtype) for shape, dtype in results]
-                if tf.executing_eagerly():  # a numpy_function gets copies
-                    run(*map(view_of, tensors), *map(memory_of, memory))
-                    return memory
-                over = tf.numpy_function(run, [*tensors, *memory], tf.int32)
-            _before()[:] = [over]
-            with tf.control_dependencies([over]):
-                return [tf.identity(tensor) for tensor in memory]
+        return run
 
     def _agree(self, name: str, number: int) -> None:
         """RankError on all ranks where one is about to exchange something else."""
@@ -176,7 +190,7 @@ class MpiCollectives(Collectives):
             )
             raise self._turn.failure
 
-    def _reduced(self, op: Op, lengths: list[int], given: list[np.ndarray], reduced: list[np.ndarray]) -> None:
+    def _reduced(self, op: Op, lengths: list[int], given: Sequence[np.ndarray], reduced: Sequence[np.ndarray]) -> None:
         """lengths: How many of those given go with each message that is reduced."""
         from mpi4py import MPI
 
@@ -190,7 +204,7 @@ class MpiCollectives(Collectives):
             if op == "mean":
                 self._divide(message)
 
-    def _scattered(self, op: Op, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+    def _scattered(self, op: Op, given: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         """Each rank gets its part of all, block by block, and adds them up by rank.
 
         Open MPI's Reduce_scatter takes three to five times as long: it copies each part through new memory.
@@ -210,20 +224,20 @@ class MpiCollectives(Collectives):
         if op == "mean":
             self._divide(found)
 
-    def _gathered(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
+    def _gathered(self, given: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         (array,), (found,) = given, results
         size = math.prod(array.shape[1:])
         sizes = [rows * size for rows in cut(found.shape[0], self.ranks)]
         self._comm.Allgatherv(_words(array), [_words(found), sizes])
 
-    def _counted(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
-        self._comm.Alltoall(given[0], results[0])
-
-    def _dealt(self, given: list[np.ndarray], results: list[np.ndarray]) -> None:
-        (array, rows, received), (found,) = given, results
-        size = math.prod(array.shape[1:])
-        sizes = (rows * size).tolist(), (received * size).tolist()
-        self._comm.Alltoallv([_words(array), sizes[0]], [_words(found), sizes[1]])
+    def _dealt(self, array: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
+        rows = np.empty(self.ranks, np.int64)
+        self._comm.Alltoall(given, rows)
+        rest = array.shape[1:]
+        size, count = math.prod(rest), int(rows.sum())
+        found = aligned_zeros(count * size * array.itemsize).view(array.dtype).reshape(count, *rest)
+        self._comm.Alltoallv([_words(array), (given * size).tolist()], [_words(found), (rows * size).tolist()])
+        return [found, rows]
 
     def _divide(self, array: np.ndarray) -> None:
         array *= array.dtype.type(1 / self.ranks)
@@ -262,12 +276,29 @@ class _Turn:
         self.lock = threading.Lock()
         self.failure: RankError | None = None
         self._blocks = np.empty(0, np.uint8)
+        with tf.init_scope(), tf.device("CPU"):
+            self._count = tf.Variable(0, trainable=False)
 
     def blocks(self, nbytes: int) -> np.ndarray:
         """Memory for as long as the lock is held."""
         if self._blocks.size < nbytes:
             self._blocks = aligned_zeros(nbytes)
         return self._blocks[:nbytes]
+
+    @contextmanager
+    def taken(self) -> Iterator[Callable[[tf.Tensor], None]]:
+        """A context for the operations of one exchange of a graph; what it gives is called with the one that ends it.
+
+        They read a variable before and write it after: so TensorFlow keeps the order of exchanges and of branches,
+        loops and functions that exchange, too, which it would else run at once.
+        """
+
+        def over(done: tf.Tensor) -> None:
+            with tf.control_dependencies([done]):
+                self._count.assign_add(1, read_value=False)
+
+        with tf.control_dependencies([] if tf.executing_eagerly() else [self._count.read_value()]):
+            yield over
 
 
 def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
@@ -281,19 +312,6 @@ def _messages(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
         else:
             together.setdefault(tensor.dtype, []).append(place)
     return [*together.values(), *alone]
-
-
-def _before() -> list[tf.Tensor]:
-    """The exchange before this one in the function that is traced.
-
-    That one comes first TensorFlow sees to itself, but not where an assertion lies between that takes nothing from it.
-    """
-    if tf.executing_eagerly():
-        return []
-    graph = tf.compat.v1.get_default_graph()
-    last: list[tf.Tensor] = graph.get_collection_ref(_LAST)
-    last[:] = [one for one in last if one.graph is graph]
-    return last
 
 
 def _shape_of(tensors: Sequence[tf.Tensor]) -> list[Any]:

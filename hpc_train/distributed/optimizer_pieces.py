@@ -176,13 +176,10 @@ class OptimizerPieces:
             reduced: This rank's row of the mean over ranks, given who they are, and `[ranks, width]`.
         """
         found: dict[int, Any] = {}
-        # On a CPU, pieces among gradients that are still to come would leave holes in memory too small for these.
-        there = [] if tf.config.list_logical_devices("GPU") else list(gradients.values())
         for bucket in reversed(self.buckets):  # of the last variables, gradients are computed first
             if not gradients.keys() & set(bucket.numbers):
                 continue
-            with tf.control_dependencies(there):
-                rows = tf.reshape(self._flat(bucket, gradients), [bucket.ranks, bucket.width])
+            rows = tf.reshape(self._flat(bucket, gradients), [bucket.ranks, bucket.width])
             flat = tf.reshape(_by_columns(rows, bucket.ranks, partial(reduced, bucket.over)), [bucket.width])
             for number, (place, start, stop) in zip(bucket.numbers, bucket.places, strict=True):
                 if number in gradients:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,6 +15,10 @@ import numpy as np
 from hpc_train.lazy import tf
 
 ALIGNMENT = 64
+HUGE_PAGE = 2 << 20
+MADV_HUGEPAGE = 14
+
+_LIBC = ctypes.CDLL(None)
 
 
 def reader_of(variables: Sequence[Any], to_host: bool = False) -> Callable[[], Any]:
@@ -71,6 +76,14 @@ def memory_of(tensor: Any) -> np.ndarray:
     return np.ctypeslib.as_array(memory).view(view.dtype).reshape(view.shape)
 
 
+def in_huge_pages(memory: np.ndarray) -> None:
+    """Asks for large pages for what of `memory` was never written to, as numpy does for its own arrays."""
+    begin = aligned(memory.ctypes.data, HUGE_PAGE)
+    nbytes = memory.ctypes.data + memory.nbytes - begin
+    if sys.platform == "linux" and nbytes >= HUGE_PAGE:
+        _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(nbytes), MADV_HUGEPAGE)
+
+
 def tensor_of(array: np.ndarray) -> Any:
     """A tensor that shares the memory of `array`, which is C-contiguous and aligned to 64 bytes."""
     with on_host():
@@ -121,9 +134,9 @@ def copy_of(tensor: Any) -> Any:
     return tf.constant(np.array(view_of(tensor)))
 
 
-def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to whole lines of 64 bytes."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def aligned(nbytes: int, to: int = ALIGNMENT) -> int:
+    """`nbytes` rounded up to whole lines of 64 bytes, or of as many as `to` says."""
+    return -(-nbytes // to) * to
 
 
 def places(nbytes: Sequence[int]) -> tuple[list[int], int]:

@@ -240,9 +240,16 @@ class World:
         if self.comm is None:
             return np.stack([array])
         stacked = np.empty((self.size, *array.shape), array.dtype) if self.is_chief else None
-        with self._waiting() as comm:
-            received = None if stacked is None else stacked.reshape(-1).view(np.uint8)
-            comm.Gather(array.reshape(-1).view(np.uint8), received, root=CHIEF_RANK)
+        rows = None if stacked is None else stacked.reshape(-1).view(np.uint8).reshape(self.size, -1)
+        end = 0
+        for piece in pieces_of([array]):
+            begin, end, received = end, end + piece.size, rows
+            if rows is not None and piece.size < array.nbytes:
+                received = np.empty((self.size, piece.size), np.uint8)
+            with self._waiting() as comm:
+                comm.Gather(piece, received, root=CHIEF_RANK)
+            if rows is not None and received is not None and received is not rows:
+                rows[:, begin:end] = received
         return stacked
 
     def scatter_arrays(self, stacked: np.ndarray | None, own: np.ndarray) -> None:

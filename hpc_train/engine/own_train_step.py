@@ -17,6 +17,7 @@ from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.engine.update import Update
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model import rng_state
 from hpc_train.model.backward import may_assign
 from hpc_train.model.loss_terms import LossPlan, LossTerms
 from hpc_train.model.model_state import ModelState
@@ -212,5 +213,19 @@ def make_own_train_step(
         return report, tf.stack([begun, begun, begun + averaging.waited, now_that([to_blame])])
 
     if model.run_eagerly:
-        return reporting(step, names)
+        return reporting(_traced_before(step) if averaging.apart else step, names)
     return reporting(GraphCall(tf.function(step, reduce_retracing=True, autograph=False)), names)
+
+
+def _traced_before(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, which runs eagerly, and is traced once before: a graph shows what its updates are computed from."""
+    seen: list[Any] = []
+
+    def run(batch: Any, flags: tf.Tensor) -> Any:
+        if not seen:
+            specs = tf.nest.map_structure(tf.type_spec_from_value, (batch, flags))
+            with rng_state.unchanged():
+                seen.append(tf.function(step, autograph=False).get_concrete_function(*specs))
+        return step(batch, flags)
+
+    return run

@@ -55,6 +55,7 @@ def merging(model: keras.Model, dataset: tf.data.Dataset, ranks: int) -> Merging
             each.append(_states(model))
         model.reset_metrics()
         merged = _sum(zero, each)
+        tells = both is None or all(np.isfinite(state).all() for state in both)
         same = merged is not None and both is not None and all(map(_near, both, merged))
         same = same and _alike(flat_results(model), nothing)  # else something is kept that is no variable
         if same and merged is not None:
@@ -75,7 +76,10 @@ def merging(model: keras.Model, dataset: tf.data.Dataset, ranks: int) -> Merging
             return Merging(names, why, last_batch=True)
     if len(batches) < 2:
         return Merging(names, "there is too little data to see whether metrics of one's own can be added up")
-    return Merging(names, "" if same else f"what {', '.join(own) or 'test_step'} keeps cannot be added up over ranks")
+    keeps = f"what {', '.join(own) or 'test_step'} keeps"
+    if not tells:
+        return Merging(names, f"{keeps} of two batches is not finite, and does not show whether ranks can add it up")
+    return Merging(names, "" if same else f"{keeps} cannot be added up over ranks")
 
 
 def flat_results(model: keras.Model) -> dict[str, float]:

@@ -21,7 +21,7 @@ from hpc_train.distributed.tensors import dtype_of, nbytes_of, on_host
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.table_shards import Put, TableSource
-from hpc_train.lazy import keras
+from hpc_train.lazy import keras, tf
 from hpc_train.model.one_rank import as_one_rank
 from hpc_train.telemetry.units import size
 
@@ -151,26 +151,27 @@ class WholeModel:
             What `put` has raised, once all has been sent.
         """
         variable = self._parts.variables[number]
-        share, own = share_of(variable), np.ravel(np.asarray(variable))
+        share = share_of(variable)
         assert share is not None, "ranks hold parts of it"
         (lowest,) = lowest_holders(self._world, [share])
         sends = bool(lowest[self._world.rank] == self._world.rank)
         senders = self._world.split(0 if sends else 1)
         senders.on_wait = self._world.on_wait
-        failure = self._gather(senders, own, share, put) if sends else None
+        failure = self._gather(senders, variable, share, put) if sends else None
         senders.free()
         if failure is not None:
             raise failure
 
     def _gather(
-        self, senders: World, own: np.ndarray, share: Share, put: Callable[[Share, int, np.ndarray], None] | None
+        self, senders: World, variable: Any, share: Share, put: Callable[[Share, int, np.ndarray], None] | None
     ) -> Exception | None:
         shares = [Share(**{**found, "shape": share.shape}) for found in senders.gather(asdict(share)) or []]
-        longest, failure = -senders.lowest(-own.size), None
-        step = max(1, min(BLOCK_BYTES, GATHERED_BYTES // senders.size) // own.itemsize)
+        longest, failure = -senders.lowest(-share.size), None
+        own, dtype = tf.reshape(variable.value, [-1]), dtype_of(variable)  # which copies nothing
+        step = max(1, min(BLOCK_BYTES, GATHERED_BYTES // senders.size) // dtype.itemsize)
         for begin in range(0, longest, step):
-            block = np.zeros(min(step, longest - begin), own.dtype)
-            sent = own[begin : begin + step]
+            block = np.zeros(min(step, longest - begin), dtype)
+            sent = np.asarray(own[begin : begin + step])
             block[: sent.size] = sent
             gathered = senders.gather_arrays(block)
             self._moved()

@@ -73,7 +73,7 @@ class JobModels:
             UserError: The layers cannot be divided so, or the model cannot be used at all.
         """
         key = (1, 1) if choice.servers else (choice.data, choice.model)
-        if near and key not in self._known:
+        if near and key not in self._known and self._run.sparse_gradients == "dense":
             known = next((one for (_, model), one in self._known.items() if model == key[1]), None)
             if isinstance(known, Built) and not known.sizes.averaged("alone"):
                 return known
@@ -90,7 +90,7 @@ class JobModels:
         except UserError as error:
             return error
         divides = any(isinstance(layer, Divided) for layer in model._flatten_layers())
-        return Built(sizes, refusals_of(model, self._model.config, self._run, mesh.model), divides, _table(model))
+        return Built(sizes, refusals_of(model, self._model.config, self._run, mesh), divides, _table(model))
 
 
 def _table(model: keras.Model) -> str | None:

@@ -9,16 +9,17 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from hpc_train.config.run_config import RunConfig, RunOptions
+from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_pieces import OPTION
 from hpc_train.distributed.optimizer_trials import refuse_uncuttable
 from hpc_train.distributed.optimizer_variables import refuse_loss_scale
-from hpc_train.distributed.share import share_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.parallel.checks import check_layers
 from hpc_train.planning.holdings import Choice
 from hpc_train.strategies.asynchronous.strategy import check_model
+from hpc_train.strategies.synchronous.strategy import check_steps
 
 Run = TypeVar("Run", bound=RunOptions)
 
@@ -42,8 +43,8 @@ class Refusals:
         return (self.dedicated if choice.idle else self.trained) or (self.sharded if choice.shard_optimizer else None)
 
 
-def refusals_of(model: keras.Model, config: RunConfig, run: RunOptions, ranks: int) -> Refusals:
-    """Those of a model that is built for a mesh with so many ranks on its model axis.
+def refusals_of(model: keras.Model, config: RunConfig, run: RunOptions, mesh: Mesh) -> Refusals:
+    """Those of a model that is built for a mesh.
 
     Args:
         config: With what the model was built. run: what the job file has.
@@ -51,9 +52,8 @@ def refusals_of(model: keras.Model, config: RunConfig, run: RunOptions, ranks: i
     own_step = has_own_train_step(model)
 
     def trained(chief: Literal["train", "dedicated"]) -> None:
-        check_layers(model, RunConfig(model_dir=None, chief=chief), ranks, own_step)
-        if held := [variable for variable in model.trainable_variables if share_of(variable) is not None]:
-            refuse_uncuttable(model.optimizer, held, "ht.parallel", "take the layers of keras.layers")
+        check_layers(model, RunConfig(model_dir=None, chief=chief), mesh.model, own_step)
+        check_steps(model, run, mesh.size, uneven=False, optimizer=model.optimizer)
 
     def sharded() -> None:
         if not own_step:

@@ -20,7 +20,7 @@ from hpc_train.telemetry.units import counted
 from hpc_train.tuning.execution.driver import Driver, Listeners
 from hpc_train.tuning.execution.first_look import GoalError
 from hpc_train.tuning.execution.machine import slots_here, wanted_by
-from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.execution.place import Place, start_otherwise
 from hpc_train.tuning.search.folder import JOBS, StudySettings
 from hpc_train.tuning.search.study import Study
 
@@ -75,7 +75,7 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, listener
         where = f"on one node, with all its {settings.ranks} ranks"
         listeners.report(f"resources.nodes is {nodes}, but a {study.nouns.trial} runs {where}")
     slots = slots_here(wanted, parallel)
-    keeps_ranks = request.keeps_ranks and "run.strategy" not in study.job.tune.space
+    keeps_ranks = request.keeps_ranks and not start_otherwise(study.job.tune.space)
     place = Place(slots, Mpirun(), settings.ranks, strategy_of(job.run.strategy).threads, keeps_ranks)
     at_once = threading.Event()
     study.reopen()

@@ -45,8 +45,8 @@ FIXED_BY_FORKS = {
     **{key: f"a fork does not follow it: {why}" for key, why in NO_EFFECT.items()},
 }
 
-FILES, MOST_OF_FILES = ("model", "data", "warm_start_from"), 20
-"""Sections that name files, and how many of a study's jobs are looked at for that."""
+FILES, MOST_OF_FILES = ("model", "data", "warm_start_from", "run.strategy", "run.chief", "run.mesh"), 20
+"""Keys that name files, or by which ranks read them, and how many of a study's jobs are looked at for that."""
 
 
 def point_settings(point: Point) -> list[str]:
@@ -199,7 +199,7 @@ def jobs_of_files(document: Document, job: JobConfig) -> Iterator[tuple[str, Job
     Each value of a choice and both ends of a range, of keys of FILES; the study was checked.
     """
     assert job.tune is not None, "a study"
-    tried = ((key, point) for key, point in job.tune.points.examples() if key.split(".")[0] in FILES)
+    tried = ((key, point) for key, point in job.tune.points.examples() if any(_is_within(key, one) for one in FILES))
     for key, point in islice(tried, MOST_OF_FILES):
         trial = job_in(overridden(document, trial_settings(job, point)))
         yield f"tune.space.{key}: with {key_of(point[key])}", trial

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -25,6 +26,7 @@ from hpc_train.engine.step_report import TrainStep
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
+from hpc_train.lazy import keras
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.telemetry.reporter import StepReporter
 
@@ -65,7 +67,8 @@ class Synchronous:
         """Starts Horovod, where it is the carrier, among the workers alone where the chief is dedicated. Collective."""
         from hpc_train.strategies.synchronous.dedicated import dedicated
 
-        parts.world.each(lambda: _check_steps(parts))
+        check = partial(check_steps, parts.model, parts.config, parts.roles.trainers, parts.loss.uneven)
+        parts.world.each(lambda: [check(optimizer) for optimizer, _ in parts.state.updates.optimizers])
         if parts.roles.dedicated:
             with dedicated(parts) as training:
                 yield training
@@ -73,18 +76,21 @@ class Synchronous:
             yield partial(train_together, gradient_allreduce(parts.world, parts.config, parts.roles))
 
 
-def _check_steps(parts: ModelParts) -> None:
-    """UserError where steps cannot be made as the job asks for."""
-    config, model, ranks = parts.config, parts.model, parts.roles.trainers
+def check_steps(model: keras.Model, config: RunOptions, ranks: int, uneven: bool, optimizer: Any) -> None:
+    """UserError where steps cannot be made as the job asks for.
+
+    Args:
+        ranks: That train. uneven: whether they may have batches of other numbers of rows. optimizer: one that trains.
+    """
     together = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
-    if together and config.accumulate_steps > 1 and parts.loss.uneven:
+    if together and config.accumulate_steps > 1 and uneven:
         raise UserError(
             f"run.accumulate_steps: {together[0]} (BatchNormalization with synchronized=True) averages each piece over "
             "all ranks, but input_fn may give ranks batches of other numbers of rows, and so of pieces; give all "
             "batches the same (Dataset.batch with drop_remainder=True), or leave accumulate_steps or synchronized out"
         )
     in_parts = [variable.path for variable in model.variables if averaged_over(variable) == "alone"]
-    if in_parts and config.accumulate_steps > 1 and parts.loss.uneven:
+    if in_parts and config.accumulate_steps > 1 and uneven:
         raise UserError(
             f"run.accumulate_steps: ranks look up the rows of {in_parts[0]} together in each piece, but input_fn may "
             "give them batches of other numbers of rows, and so of pieces; give all batches the same (Dataset.batch "
@@ -97,7 +103,7 @@ def _check_steps(parts: ModelParts) -> None:
             "ht.parallel.ShardedEmbedding, of whose rows each has one rank, which gets the gradients of all"
         )
     held = [variable for variable in model.trainable_variables if share_of(variable) is not None]
-    for optimizer, _ in parts.state.updates.optimizers if held else ():
+    if held:
         refuse_uncuttable(optimizer, held, "ht.parallel", "take the layers of keras.layers")
     if has_own_train_step(model) and config.accumulate_steps > 1:
         raise UserError(

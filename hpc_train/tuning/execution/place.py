@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpc_train.distributed.world import Threads
@@ -12,6 +12,9 @@ from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.execution.trial_run import RankStarter
 from hpc_train.tuning.search.driver_lock import DriverLock
+
+AT_START = ("run.strategy", "run.chief", "run.mesh")
+"""By these ranks start MPI and Horovod, which they can do but once."""
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,8 @@ class Place:
         """Ranks that stay."""
         folder = lock.folder / f"slot-{slot.number}"
         return KeptRanks(self.mpirun, self.ranks, self.threads, slot, lock.name, folder)
+
+
+def start_otherwise(keys: Iterable[str]) -> bool:
+    """Whether trials that differ in `keys` of the job file may start MPI or Horovod in different ways. Pure."""
+    return any(f"{key}.".startswith(f"{own}.") or f"{own}.".startswith(f"{key}.") for key in keys for own in AT_START)

@@ -79,10 +79,10 @@ def state(name, step):
     return {**snapshot.model, **snapshot.optimizer}
 
 
-def same(found, wanted):
+def same(found, wanted, near=NEAR):
     for (name, array), other in zip(found.items(), wanted.values(), strict=True):
         assert array.shape == other.shape, name
-        np.testing.assert_allclose(array, other, err_msg=name, **NEAR)
+        np.testing.assert_allclose(array, other, err_msg=name, **near)
 
 
 def of_the_rank(context):
@@ -143,6 +143,56 @@ def begun():
         assert not (FOLDER / "refused").exists()
     if ht.is_chief():
         print("what is refused is fine", flush=True)
+    one_sided()
+
+
+def root(numbers):
+    """Whose gradient at zero is not finite."""
+    return keras.ops.sqrt(keras.ops.abs(numbers))
+
+
+def one_finds_zero(shape, dtype=None):
+    """A kernel of which one rank alone has what makes zeros of the first batch."""
+    kernel = np.random.default_rng(3).normal(size=shape)
+    kernel[:, 0] = np.eye(shape[0])[0]
+    return keras.ops.convert_to_tensor(kernel, dtype)
+
+
+def build_rooted(optimizer):
+    half = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    policy, numbers = keras.DTypePolicy("mixed_float16" if half else "float64"), keras.Input((5,))
+    x = ht.parallel.ColumnDense(16, root, kernel_initializer=one_finds_zero, dtype=policy)(numbers)
+    x = keras.layers.Dense(1)(ht.parallel.RowDense(8, dtype=policy)(x))
+    model = keras.Model(numbers, x)
+    model.compile(optimizer, "mse", run_eagerly=half)
+    return model
+
+
+def numbers(context):
+    own = ROWS // context.num_input_pipelines
+    x, y = np.random.default_rng(1).normal(size=(2, 6, ROWS, 5))
+    x[0, :, 0] = 0
+    x, y = (array[:, own * context.input_pipeline_id :][:, :own].reshape(-1, 5) for array in (x, y[..., :5]))
+    return tf.data.Dataset.from_tensor_slices((x, y[:, :1])).batch(own, drop_remainder=True)
+
+
+def one_sided():
+    """What one rank alone finds not finite, all leave out, go back from, or scale their loss by."""
+    o = keras.optimizers
+    for name, make, near, options in (
+        ("skip", lambda: o.Adam(0.01, use_ema=True), NEAR, {"on_nan": "skip", "steps_in_flight": 2}),
+        ("rollback", lambda: o.AdamW(0.01, weight_decay=0.1), NEAR, {"on_nan": "rollback"}),
+        ("scale", lambda: o.LossScaleOptimizer(o.SGD(0.01), initial_scale=2.0**13), {"atol": 5e-2}, {}),
+    ):
+        given = {"source": numbers, "evaluated": numbers, "model": build_rooted, **options}
+        train(f"{name} whole", 6, optimizer=make(), **given)
+        train(name, 6, optimizer=make(), mesh={"model": 2}, shard_optimizer=True, **given)
+        if ht.is_chief():
+            found, wanted = state(name, 6), state(f"{name} whole", 6)
+            same(found, wanted, near)
+            scales = [array for path, array in found.items() if "dynamic_scale" in path]
+            assert name != "scale" or scales == [2.0**12], scales
+            print(f"{name} is fine", flush=True)
 
 
 RANK = join_world().rank % 2

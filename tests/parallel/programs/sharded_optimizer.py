@@ -2,6 +2,8 @@
 
 import re
 import sys
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import numpy as np
 
@@ -14,6 +16,9 @@ set_up_tensorflow(world)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from hpc_train.distributed import allreduce as of_gradients  # noqa: E402
+from hpc_train.distributed import collectives as of_all  # noqa: E402
+from hpc_train.distributed import optimizer_pieces as of_pieces  # noqa: E402
 from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
 from hpc_train.distributed.carrier import collectives_by  # noqa: E402
 from hpc_train.distributed.mesh import Mesh  # noqa: E402
@@ -194,6 +199,11 @@ for clipping in ({"clipnorm": 0.01}, {"global_clipnorm": 0.01}):
 for kind in ("fp16", "bf16"):
     compare(kind, lambda: o.SGD(0.1, momentum=0.9), exact=False, atol=2e-3, compression=kind)
 compare("mixed_bfloat16", lambda: o.Adam(0.01), dtype="mixed_bfloat16")
+with ExitStack() as stack:  # variables of more elements than go over the wire at once
+    for module in (of_all, of_gradients, of_pieces):
+        stack.enter_context(patch.object(module, "MOST_ELEMENTS", 9_999))
+    compare("in several exchanges", lambda: o.Adam(0.01))
+    compare("in several exchanges of 16 bits", lambda: o.SGD(0.1), exact=False, atol=2e-3, compression="bf16")
 reports = compare("skipped", lambda: o.Adam(0.01), spoilt=2, undo=True)
 assert [report.applied for report in reports] == [True, True, False, True]
 assert reports[2].to_blame == (world.rank == world.size - 1)

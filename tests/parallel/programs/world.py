@@ -1,5 +1,7 @@
 """Checks World's collective methods; run on any number of ranks."""
 
+from unittest.mock import patch
+
 import numpy as np
 
 from hpc_train.distributed.startup import join_world
@@ -31,6 +33,9 @@ assert (stacked is None) == (not world.is_chief)
 own[:] = -1
 world.scatter_arrays(stacked[::-1].copy() if stacked is not None else None, own)
 assert (own == last - world.rank).all(), "the reverse of gather_arrays, here in reverse order"
+with patch("hpc_train.distributed.world.PIECE_BYTES", 12):  # of more bytes than one call takes
+    rows = world.gather_arrays(np.arange(8, dtype=np.int64) + world.rank)
+    assert rows is None or (rows == np.arange(8) + np.arange(world.size)[:, None]).all()
 alike = world.split(world.rank % 2)
 assert (alike.size, alike.rank) == (len(range(world.rank % 2, world.size, 2)), world.rank // 2)
 assert alike.broadcast(world.rank) == world.rank % 2

@@ -182,6 +182,11 @@ def test_seconds_are_of_the_links_that_were_measured(job: Job, tmp_path: Path) -
         (["--ranks", 2, "--set", "run.strategy=asynk"], "did you mean"),
         (["--ranks", 1, "--set", "run.strategy=async"], "run.parameter_servers: 1 rank cannot be split"),
         (["--ranks", 3, "--set", "run.mesh={model: 2}"], "run.mesh: model: 2 does not go with 3 ranks"),
+        (
+            ["--ranks", 2, "--set", "run={mesh: {model: 2}, chief: dedicated}"],
+            "exclude each other; the chief trains here",
+        ),
+        (["--ranks", 2, "--set", "run.sparse_gradients=keras"], "keras is for one rank; 2 train here"),
         (["--ranks", 2, "--links", "nowhere.jsonl"], "--links: nowhere.jsonl"),
         (["--ranks", 2, "--set", "resources.tier=NONE"], "there is no tier 'NONE'"),
     ],

@@ -67,12 +67,12 @@ class Clipping(OwnStep):
         return tf.clip_by_global_norm(gradients, 0.1)[0]
 
 
-def model_of(layer, optimizer, kind=keras.Model):
+def model_of(layer, optimizer, kind=keras.Model, eagerly=False):
     """Looks ids up twice."""
     ids = keras.Input((3,), dtype="int32")
     rows = keras.layers.Concatenate()([layer(ids), layer((ids + 2) % 4)])
     model = kind(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
-    model.compile(optimizer, "mse")
+    model.compile(optimizer, "mse", run_eagerly=eagerly)
     return model
 
 
@@ -135,19 +135,21 @@ def test_a_row_that_is_looked_up_twice_has_one_gradient(optimizer, kind):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_norm_of_this_ranks_rows_of_a_table_is_refused_by_name():
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_norm_of_this_ranks_rows_of_a_table_is_refused_by_name(eagerly):
     with placed(Mesh(2, 1, 0)):
-        model = model_of(ShardedEmbedding(8, 2, name="words"), "sgd", Clipping)
+        model = model_of(ShardedEmbedding(8, 2, name="words"), "sgd", Clipping, eagerly)
     said = r"train_step of Clipping: .*/kernel is computed from gradients of words/embeddings .* global_clipnorm"
     with pytest.raises(UserError, match=said):
         step_of(model)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())
-    whole = model_of(keras.layers.Embedding(8, 2), "sgd", Clipping)
+    whole = model_of(keras.layers.Embedding(8, 2), "sgd", Clipping, eagerly)
     assert step_of(whole)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
 
 
-def test_an_optimizer_may_be_applied_to_some_variables_and_then_to_others():
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_an_optimizer_may_be_applied_to_some_variables_and_then_to_others(eagerly):
     with placed(Mesh(2, 1, 0)):
-        model = model_of(ShardedEmbedding(8, 2), "sgd", InTurn)
+        model = model_of(ShardedEmbedding(8, 2), "sgd", InTurn, eagerly)
     before = model.get_weights()
     assert step_of(model)((tf.constant([[1, 3, 1]]), tf.ones([1, 1])), Flags())().applied
     assert not any(np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))

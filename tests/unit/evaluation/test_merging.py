@@ -84,6 +84,12 @@ def test_what_does_not_add_up_is_found(metric: Any) -> None:
     assert not merging(model_with(metric()), data(), ranks=1).obstacle
 
 
+def test_numbers_that_are_not_finite_do_not_show_that_they_add_up() -> None:
+    model = model_with(Largest())
+    model.layers[-1].bias.assign([np.nan])
+    assert "is not finite, and does not show" in merging(model, data(), ranks=2).obstacle
+
+
 def test_a_dict_of_results_has_its_own_names_as_in_keras() -> None:
     model = model_with(Total())
     model.run_eagerly = False

@@ -99,6 +99,42 @@ def test_a_table_is_spread_over_all_ranks_and_its_rows_travel() -> None:
     assert as_keras.gradients == found.gradients
 
 
+@pytest.mark.parametrize(
+    ("ranks", "config", "whole"),
+    [
+        (1, {}, True),
+        (1, {"accumulate_steps": 2}, True),
+        (2, {"sparse_gradients": "keras"}, True),
+        (1, {"sparse_gradients": "keras"}, False),
+    ],
+)
+def test_gradients_of_an_embedding_stay_rows_where_the_job_says_so(ranks: int, config: Any, whole: bool) -> None:
+    def model() -> keras.Model:
+        ids = keras.Input((LENGTH,), dtype="int32")
+        return compiled(keras.Model(ids, keras.layers.Dense(16)(keras.layers.Embedding(ROWS, WIDTH)(ids))))
+
+    found = measured(model, Mesh(ranks, 1), **config)
+    assert found.gradients == found.parameters - (0 if whole else ROWS * WIDTH * 4)
+
+
+def test_a_layer_that_gets_a_part_of_what_it_needs_whole_is_refused_as_in_the_job() -> None:
+    class Block(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = parallel.ColumnDense(8, name="a"), keras.layers.Dense(16, name="b")
+
+        def call(self, x: Any) -> Any:
+            return self.b(self.a(x))
+
+    def mixed() -> keras.Model:
+        tokens = keras.Input((LENGTH,), dtype="int32")
+        return compiled(keras.Model(tokens, Block()(parallel.Embedding(ROWS, WIDTH)(tokens))))
+
+    assert measured(mixed, Mesh(2, 1)).parameters
+    with pytest.raises(UserError, match=r"b/kernel' has the shape \[4, 16\] with run.mesh, but \[8, 16\] on one rank"):
+        measured(mixed, Mesh(1, 2))
+
+
 def test_a_table_that_no_rank_could_hold() -> None:
     def huge() -> keras.Model:
         ids = keras.Input((LENGTH,), dtype="int32")

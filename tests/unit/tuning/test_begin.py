@@ -180,3 +180,11 @@ def test_the_settings_of_a_trial(begun: tuple[StudyRequest, StudyFolder]) -> Non
     assert f"params.learning_rate={trial.point['params.learning_rate']}" in laid
     assert "name=tiny_0000" in laid
     assert "name=" + "x" * 120 + "_0000" in study.job.settings_of(trial, "x" * 300)
+
+
+def test_a_mesh_that_does_not_go_with_the_ranks_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    tune = {**TUNE, "space": {"run.mesh.model": {"choice": [1, 2, 3]}}}
+    request = StudyRequest(make_job(tune=tune).file, tmp_path / "study", ranks=2)
+    (said,) = refusal(request)
+    assert "tune.space.run.mesh.model: with 3: run.mesh: model: 3 does not go with 2 ranks" in said
+    assert begin_study(replace(request, ranks=6))[1]
