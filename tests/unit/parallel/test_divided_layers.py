@@ -142,7 +142,7 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.RowDense(8)(L.GaussianNoise(0.1)(column(x))), "draw the same random numbers; set gather_output"),
         (
             lambda x: p.Dropout(0.1, name="out")(p.RowDense(8)(column(x))),
-            "layer 'out' (Dropout): its input is whole",
+            "'out' (ht.parallel.Dropout): its input is",
         ),
         (lambda x: p.RowDense(8)(column(p.Dropout(0.1)(x))), "take keras.layers.Dropout"),
         (lambda x: p.RowDense(8)(column(L.TimeDistributed(p.Dropout(0.1))(x[:, None]))), "take keras.layers.Dropout"),
