@@ -13,6 +13,7 @@ import numpy as np
 
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.functions import PARAMS, call
+from hpc_train.distributed.building import building
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -52,7 +53,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | N
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
     kinds = ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
-    with _policy(precision), xla_asked_for() as asked:
+    with building(), _policy(precision), xla_asked_for() as asked:
         try:
             model = _called(estimator, name)
         except UserError as error:

@@ -29,6 +29,7 @@ from hpc_train.config.yaml_loader import Document
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
+from hpc_train.distributed.building import building
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobdir.code_paths import absolute_in
 from hpc_train.jobdir.paths import CODE, SCHEMA_FILE
@@ -105,7 +106,8 @@ class JobModel:
             check_model(function, self.params)
         except ValueError as error:
             raise UserError(f"model: {self.model}: {error}") from None
-        return call(function, dict(self.params), PARAMS)
+        with building():
+            return call(function, dict(self.params), PARAMS)
 
     def estimator(self, warm_start_from: WarmStartSettings | None = None) -> Estimator:
         """The Estimator of the job. Its model function imports the job's code when it is called, not before."""

@@ -23,11 +23,11 @@ def check_layers(model: keras.Model, config: RunConfig, ranks: int, own_step: bo
             layers are known to be called one after the other (functional, Sequential), one gets a part of what it needs
             as a whole.
     """
-    if ranks > 1 and not any(isinstance(layer, Divided) for layer in model._flatten_layers()):
+    if ranks > 1 and not any(isinstance(layer, Divided) and layer.mesh for layer in model._flatten_layers()):
         raise UserError(
             f"run.mesh: model: {ranks}: the model has no layer that a mesh divides: the {ranks} ranks of a copy would "
-            "each do all its work; take layers of ht.parallel (ColumnDense, RowDense, MultiHeadAttention, Embedding), "
-            "or leave `model` out of run.mesh, of which a ShardedEmbedding needs nothing"
+            "each do all its work; make layers of ht.parallel (ColumnDense, RowDense, MultiHeadAttention, Embedding) "
+            "in its function, or leave `model` out of run.mesh, of which a ShardedEmbedding needs nothing"
         )
     divided = [layer for layer in model._flatten_layers() if isinstance(layer, Divided | Dropout)]
     spread = [layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)]

@@ -99,8 +99,8 @@ def _passed_on(layer: Any, node: Any, givers: Givers) -> Givers:
     if isinstance(layer, Dropout):
         if giver is None:
             raise UserError(
-                f"{_shown(layer)}: its input is whole on each rank, and ranks would leave out different numbers of it; "
-                "take keras.layers.Dropout"
+                f"layer {layer.name!r} (ht.parallel.Dropout): its input is whole on each rank, and ranks would leave "
+                "out different numbers of it; take keras.layers.Dropout"
             )
         return [giver]
     if giver is not None and is_elementwise(layer):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from hpc_train.distributed.building import warn_of_whole
 from hpc_train.distributed.collectives import cut
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placement
@@ -61,6 +62,8 @@ class Divided(keras.layers.Layer):  # type: ignore[misc]
             raise of_arguments(type(self), kwargs, error) from None
         mesh = placement()
         self.mesh: Mesh | None = mesh if mesh is not None and mesh.model > 1 else None
+        if self.mesh is None:
+            warn_of_whole(f"{self.name!r} (ht.parallel.{type(self).__name__})")
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         """As Keras's, of this rank's part."""

@@ -21,7 +21,8 @@ class Dropout(keras.layers.Dropout):  # type: ignore[misc]
     """keras.layers.Dropout for activations that are divided, as between ColumnDense and RowDense.
 
     Ranks of a model group have the same random states, so that keras.layers.Dropout leaves out the same numbers of
-    activations that are whole on all of them. Of divided ones each rank has other numbers, and here other masks.
+    activations that are whole on all of them. Of divided ones each rank has other numbers, and here other masks;
+    what is whole would differ between ranks, and is refused where a job can see it.
 
     Args:
         rate, noise_shape, seed: As those of keras.layers.Dropout. Others as in every Keras layer.

@@ -11,12 +11,17 @@ import pytest
 import tensorflow as tf
 
 import hpc_train.parallel as p
+from hpc_train.config.estimator import Estimator
 from hpc_train.config.mesh import MeshOptions
 from hpc_train.config.run_config import RunConfig
+from hpc_train.distributed import building
 from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import share_of
 from hpc_train.errors import UserError
+from hpc_train.model.builder import build_model
+from hpc_train.model.one_rank import check_parts
+from hpc_train.model.unallocated import traced
 from hpc_train.parallel.checks import check_layers
 
 L = keras.layers
@@ -137,7 +142,7 @@ def test_layers_that_get_a_part_of_what_they_need_whole_are_refused():
         (lambda x: p.RowDense(8)(L.GaussianNoise(0.1)(column(x))), "draw the same random numbers; set gather_output"),
         (
             lambda x: p.Dropout(0.1, name="out")(p.RowDense(8)(column(x))),
-            "layer 'out' (Dropout): its input is whole",
+            "'out' (ht.parallel.Dropout): its input is",
         ),
         (lambda x: p.RowDense(8)(column(p.Dropout(0.1)(x))), "take keras.layers.Dropout"),
         (lambda x: p.RowDense(8)(column(L.TimeDistributed(p.Dropout(0.1))(x[:, None]))), "take keras.layers.Dropout"),
@@ -206,6 +211,9 @@ def test_a_mesh_of_a_model_without_a_layer_that_it_divides_is_refused():
         with pytest.raises(UserError, match=r"run\.mesh: model: 2: the model has no layer that a mesh divides: the 2"):
             checked(make)
         checked(make, ranks=1)
+    whole = model_of(lambda x: p.RowDense(8)(p.ColumnDense(8)(x)), (4,))  # before the job knows of it
+    with pytest.raises(UserError, match=r"make layers of ht\.parallel .* in its function"):
+        check_layers(whole, RunConfig("unused"), 2, own_step=False)
 
 
 def test_a_divided_model_is_not_called_by_itself():
@@ -263,6 +271,32 @@ def test_arguments_that_a_layer_does_not_have_are_named():
         with pytest.raises(UserError) as refused:
             make()
         assert said in str(refused.value), refused.value
+
+
+def test_a_program_on_several_ranks_is_warned_once_that_a_layer_is_whole(monkeypatch, caplog):
+    monkeypatch.setattr(building, "_warned", [])
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+
+    def build(params):
+        model = model_of(lambda x: p.RowDense(8)(p.ColumnDense(8)(x)), (4,))
+        model.compile("sgd", "mse")
+        return model
+
+    rows = tf.data.Dataset.from_tensors((np.zeros((2, 4), np.float32), np.zeros((2, 8), np.float32)))
+    job = Estimator(build, RunConfig("unused"))
+    build_model(job, rows)
+    with placed(Mesh(2, 2, 0)):
+        check_parts(build_model(job, rows), rows, lambda: build_model(job, rows, traced))
+        build(None)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    build(None)
+    assert not caplog.messages
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+    for _ in range(2):
+        build(None)
+    (said,) = caplog.messages
+    assert "(ht.parallel.RowDense) is whole on each of the 4 ranks" in said
+    assert "with run.mesh" in said
 
 
 def test_flags_are_true_or_false():
