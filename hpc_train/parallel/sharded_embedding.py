@@ -20,6 +20,8 @@ from hpc_train.parallel.ids import check_kind, in_table, whole_numbers
 from hpc_train.parallel.row_exchange import looked_up, own_rows, read_rows
 from hpc_train.telemetry.units import size
 
+MOST_ROWS = 2**31 - 1
+"""On a rank: TensorFlow counts shapes in 32 bits where it makes a tensor."""
 _RETIRED = {
     "input_dim": "is called rows",
     "output_dim": "is called width",
@@ -90,6 +92,12 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     def build(self, input_shape: Any = None) -> None:
         """Makes this rank's rows of the table, called `embeddings` as Keras's."""
         shape = (self._end - self._begin, self.width)
+        if shape[0] > MOST_ROWS:
+            raise UserError(
+                f"{self.name} (ShardedEmbedding): {shape[0]:,} of {self.rows:,} rows on one rank are more than the "
+                f"{MOST_ROWS:,} that a tensor can have; take at least {-(-self.rows // MOST_ROWS):,} ranks (of a mesh, "
+                "copies), or fewer rows"
+            )
         self._check_room(shape[0] * self.width * tf.as_dtype(self.variable_dtype).size)
         self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=self._values)
         if self._parts > 1 or self._outside is not None:

@@ -35,7 +35,7 @@ from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
-from hpc_train.export.whole_model import WholeModel
+from hpc_train.export.whole_model import WholeModel, tables_of
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -224,6 +224,12 @@ def _build_model(
 
     model = world.each(build_another)
     world.each(lambda: _check_layers(model, job, plan))
+    tables = tables_of(model)
+    if world.is_chief and tables and plan.roles.model > 1 and not any(map(share_of, tables.values())):
+        log.warning(
+            f"{', '.join(tables)} (ShardedEmbedding): run.mesh has one copy of the model, and rows are spread over "
+            "copies: each rank holds the whole table; take a mesh with more copies (data), or leave run.mesh out"
+        )
     if plan.roles.model > 1 and any(map(share_of, model.variables)):
         as_traced = partial(build_model, estimator, dataset, traced)
         world.each(lambda: check_parts(model, dataset, as_traced) if world.is_chief else None)

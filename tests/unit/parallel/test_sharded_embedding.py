@@ -150,6 +150,14 @@ def test_a_part_that_has_no_room_is_refused_with_how_many_ranks_would_hold_the_t
         ShardedEmbedding(100, 10, "ones").build()
 
 
+def test_more_rows_than_a_tensor_can_have_are_refused():
+    with (
+        placed(Mesh(4, 1, 0)),
+        pytest.raises(UserError, match=r"5,000,000,000 of .* 2,147,483,647 .* at least 10 ranks"),
+    ):
+        ShardedEmbedding(20_000_000_000, 1, "ones").build()
+
+
 def test_ids_that_are_not_in_the_table_are_named():
     layer = table_of(5, 2, name="words")
     said = r"words \(ShardedEmbedding\): 3 of 4 ids are outside its table, which has the rows 0 to 4: \[5 -1 9\]"
