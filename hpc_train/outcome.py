@@ -63,7 +63,8 @@ OUTCOMES = {
     ),
     EXIT_BAD_INPUT: Outcome(
         "bad input",
-        "something in the job file, the data, the model or the job-dir cannot be used; nothing was written",
+        "something in the job file, the data, the model or the job-dir cannot be used; nothing was written, but where "
+        "ids of a batch are outside a table",
         "failed",
     ),
     EXIT_STOPPED: Outcome(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 _LIMITS = (
@@ -18,23 +19,38 @@ PIECES = 16
 """Of a larger piece, such as a chunk or a row, so many have to fit into it."""
 
 
-def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def control_groups(proc: Path = Path("/proc")) -> list[str]:
+    """Those that may limit this process's memory, as folders relative to /sys/fs/cgroup."""
+    found = []
+    for line in (proc / "self" / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            root = "memory" if controllers else ""
+            found.append(str(Path(root) / path.lstrip("/")))
+    return found
+
+
+def available_bytes(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), ranks: Sequence[Sequence[str]] = ()
+) -> int:
     """What the node has left, or what a limit of this job leaves where that is less, in bytes.
 
     Slurm limits jobs by control groups; `ulimit -v` limits a process's addresses.
+
+    Args:
+        ranks: The `control_groups` of each rank of the node, where this rank's share is asked for: of what the node
+            has, and of what a group has that several are in.
     """
     match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
-    left = [int(match[1]) << 10] if match else []
-    for line in (proc / "self" / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        root = cgroups / "memory" if controllers else cgroups
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        folder = root / path.lstrip("/")
+    left = [(int(match[1]) << 10) // max(1, len(ranks))] if match else []
+    for name in control_groups(proc):
+        folder = cgroups / name
+        top = cgroups / "memory" if name.partition("/")[0] == "memory" else cgroups
         for group in (folder, *folder.parents):
-            if not group.is_relative_to(root):
+            if not group.is_relative_to(top):
                 break
-            left += [room for names in _LIMITS if (room := _room(group, *names)) is not None]
+            inside = sum(any((cgroups / one).is_relative_to(group) for one in groups) for groups in ranks)
+            left += [room // max(1, inside) for names in _LIMITS if (room := _room(group, *names)) is not None]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         left.append(limit - int(_text(proc / "self" / "statm").partition(" ")[0] or 0) * resource.getpagesize())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,23 +14,39 @@ from hpc_train.distributed.mesh import Mesh
 Rows = Callable[[np.ndarray], np.ndarray]
 """Gives the rows of a table for ids, int64 `[N]`."""
 
+
+@dataclass
+class Room:
+    """What this rank may hold of a model in the host's memory, in bytes; `left`: beside what layers have taken."""
+
+    left: int
+
+
 _current: ContextVar[Mesh | None] = ContextVar("placement", default=None)
+_room: ContextVar[Room | None] = ContextVar("room", default=None)
 
 
 @contextmanager
-def placed(mesh: Mesh | None) -> Iterator[None]:
+def placed(mesh: Mesh | None, room: Room | None = None) -> Iterator[None]:
     """A context in which a model is built, and tried out, of which this rank holds its part of `mesh`.
 
     What ranks would exchange is not exchanged in it: shapes and types are right, numbers are not.
 
     Args:
         mesh: None: this rank holds the whole model.
+        room: Which large layers must fit into; None: nobody looks.
     """
-    token = _current.set(mesh)
+    token, before = _current.set(mesh), _room.set(room)
     try:
         yield
     finally:
         _current.reset(token)
+        _room.reset(before)
+
+
+def room_here() -> Room | None:
+    """What the model that is being built must fit into; None: it is not known, or variables take no memory of it."""
+    return _room.get()
 
 
 def placement() -> Mesh | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, RankError
-from hpc_train.outcome import EXIT_FAILED
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
+from hpc_train.resilience.cause import refused_batch
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped
@@ -28,13 +29,18 @@ OTHERS_BEGIN_SECS = 300.0
 def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: JobLock) -> Iterator[None]:
     """An exception of one rank ends the job, with the code of a JobEndedError or else EXIT_FAILED. Local.
 
-    JobStopped, on which all ranks agree, passes.
+    JobStopped, on which all ranks agree, passes. What a layer says of ids that it cannot take is a JobEndedError.
     """
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, JobStopped):
+    except BaseException as raised:
+        if isinstance(raised, JobStopped):
             raise
+        error = raised
+        if not isinstance(raised, RankError) and (refused := refused_batch(raised)):
+            doing = failure.at()[0]
+            text = f"{refused}; mend the data, or give the layer more rows"
+            error = JobEndedError(f"{doing}: {text}" if doing else text, EXIT_BAD_INPUT, world.rank)
         code = error.code if isinstance(error, JobEndedError) else EXIT_FAILED
         try:
             report = None if isinstance(error, RankError) else failure.claim(world.rank, error)
@@ -54,6 +60,8 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
             if world.size > 1:
                 lock.release()
                 world.abort(code)
+        if error is not raised:
+            raise error from None
         raise
 
 

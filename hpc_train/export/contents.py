@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import platform
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,11 @@ def _described(spec: Any) -> dict[str, Any]:
     return {"dtype": spec.dtype.name, "shape": shape}
 
 
-def save_keras_file(model: keras.Model, path: Path) -> str | None:
-    """Writes the model, without its optimizer, as a `.keras` file; returns why it cannot be written as one.
+def save_keras_file(model: keras.Model, path: Path) -> dict[str, str | None]:
+    """Writes the model, without its optimizer, as a `.keras` file of Keras's own layers, wherever a config makes them.
+
+    Returns what hpc_train.json records: the file's name as `keras_file`, and as `keras_needs` what is to be imported
+    before Keras can load it, where that is something of hpc_train; None and as `keras_error` why there is none.
 
     Raises:
         OSError: The file cannot be written.
@@ -48,16 +53,25 @@ def save_keras_file(model: keras.Model, path: Path) -> str | None:
     optimizer, compiled = model.optimizer, model.compiled
     model.optimizer, model.compiled = None, False  # Keras finds nothing meanwhile that `compile` was given
     try:
-        with without_chatter():
+        with without_chatter(), _as_keras_layers(model) as are_left:
             model.save(path)
     except OSError:
         raise
     except Exception as error:
         remove(path, missing_ok=True)
-        return f"{type(error).__name__}: {error}".strip()
+        return {"keras_file": None, "keras_error": f"{type(error).__name__}: {error}".strip()}
     finally:
         model.optimizer, model.compiled = optimizer, compiled
-    return None
+    return {"keras_file": path.name, **({"keras_needs": "hpc_train.parallel"} if are_left else {})}
+
+
+def _as_keras_layers(model: keras.Model) -> AbstractContextManager[bool]:
+    """See parallel.ordinary, which a job without layers of ht.parallel does not import."""
+    if "hpc_train.parallel" not in sys.modules:
+        return nullcontext(False)
+    from hpc_train.parallel.ordinary import as_keras_layers
+
+    return as_keras_layers(model)
 
 
 def about_job(

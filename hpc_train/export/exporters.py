@@ -295,15 +295,13 @@ class ExporterRunner(Exporters):
         self.add_schema(folder)
         about: dict[str, Any] = {**of_this, "time": time.time(), **self._about, "versions": versions()}
         about |= describe(function, self._signature if exporter.serving_fn is None else None)
-        keras_error = save_keras_file(self._model, folder / KERAS_FILE)
-        about["keras_file"] = KERAS_FILE if keras_error is None else None
-        if keras_error is not None:
-            about["keras_error"] = keras_error
+        about |= save_keras_file(self._model, folder / KERAS_FILE)
         if tables_of(self._model):
             about["tables"] = "shards" if tables else "whole"
         if tables:
-            if keras_error is not None:
-                raise ValueError(f"Keras cannot write the model, and shards have no SavedModel beside: {keras_error}")
+            if "keras_error" in about:
+                lacks = f"and shards have no SavedModel beside: {about['keras_error']}"
+                raise ValueError(f"Keras cannot write the model, {lacks}")
             assert self._signature is not None, "the function was made by it"
             about["structure"] = self._signature.structure
             write_tables(folder, tables)

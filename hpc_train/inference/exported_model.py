@@ -45,12 +45,8 @@ def load_exported_model(
     check_type("load_exported_model", "check_digests", check_digests, bool, "true or false")
     found = newest_export(Path(folder)).absolute()
     tables, path = open_tables(found, check_digests), found / KERAS_FILE
-    from hpc_train import parallel
-    from hpc_train.parallel.divided import shortened
+    from hpc_train.parallel.divided import shortened  # and Keras knows all layers of ht.parallel
     from hpc_train.parallel.sharded_embedding import tables_of
-
-    for layer in parallel.__all__:  # which Keras knows once it is imported
-        getattr(parallel, layer)
 
     try:
         require_regular(path, follow=True)

@@ -11,14 +11,17 @@ import tensorflow as tf
 from hpc_train.arguments import check_count, check_type, checked_arguments
 from hpc_train.distributed.collectives import cut
 from hpc_train.distributed.exchange import groups
-from hpc_train.distributed.placement import outside, placement
+from hpc_train.distributed.placement import outside, placement, room_here
 from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
 from hpc_train.parallel.divided import shortened
 from hpc_train.parallel.ids import check_kind, in_table, whole_numbers
 from hpc_train.parallel.row_exchange import looked_up, own_rows, read_rows
+from hpc_train.telemetry.units import size
 
+MOST_ROWS = 2**31 - 1
+"""On a rank: TensorFlow counts shapes in 32 bits where it makes a tensor."""
 _RETIRED = {
     "input_dim": "is called rows",
     "output_dim": "is called width",
@@ -89,10 +92,35 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     def build(self, input_shape: Any = None) -> None:
         """Makes this rank's rows of the table, called `embeddings` as Keras's."""
         shape = (self._end - self._begin, self.width)
+        if shape[0] > MOST_ROWS:
+            raise UserError(
+                f"{self.name} (ShardedEmbedding): {shape[0]:,} of {self.rows:,} rows on one rank are more than the "
+                f"{MOST_ROWS:,} that a tensor can have; take at least {-(-self.rows // MOST_ROWS):,} ranks (of a mesh, "
+                "copies), or fewer rows"
+            )
+        self._check_room(shape[0] * self.width * tf.as_dtype(self.variable_dtype).size)
         self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=self._values)
         if self._parts > 1 or self._outside is not None:
             set_share(self.embeddings, Share((self.rows, self.width), 0, self._begin, self._end), averaged="alone")
         self.built = True
+
+    def _check_room(self, nbytes: int) -> None:
+        """UserError where this rank has no memory for its rows, of so many bytes."""
+        room = room_here()
+        if room is None:
+            return
+        if nbytes > room.left:
+            whole = nbytes * self.rows // (self._end - self._begin)
+            ways = "fewer rows or numbers of a row, or nodes with more memory"
+            if room.left >= (a_row := whole // self.rows):
+                ranks = -(-self.rows // (room.left // a_row))
+                ways = f"at least {ranks:,} ranks with as much (of a mesh, copies), {ways}"
+            raise UserError(
+                f"{self.name} (ShardedEmbedding): this rank's {self._end - self._begin:,} of {self.rows:,} rows "
+                f"need {size(nbytes)} of the host's memory, of which it has {size(room.left)}; take {ways}; "
+                "`hpc-train plan JOB --ranks N` shows what fits"
+            )
+        room.left -= nbytes
 
     def call(self, inputs: Any) -> Any:
         """The rows of `inputs`. Collective in a training step of several ranks."""

@@ -21,6 +21,8 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
 _FUNCTION_NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
 _OPERATION = re.compile(r"\n*[ \t]*(?:\[\[\{\{node .*|\[Op:[^\]\n]*\].*)", re.DOTALL)
 """What TensorFlow adds after the message."""
+_REFUSED = re.compile(r"(?:UserError: |assertion failed: \[)([^\[\]]+ ids are outside its table, [^\[\]]*\[[^\[\]]*\])")
+"""As in parallel.ids, raised where it runs eagerly, or asserted in a graph."""
 
 _LIBRARIES = tuple(
     {f"{Path(path)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))}
@@ -64,6 +66,12 @@ def cause_of(error: BaseException) -> Cause:
     if not text and (line := _line_of(error)):
         text = line
     return Cause(f"{kind}: {text}" if text else kind, where)
+
+
+def refused_batch(error: BaseException) -> str | None:
+    """What a layer of this package says of ids that it cannot take, out of the error of a step; else None. Pure."""
+    match = _REFUSED.search(cause_of(error).message)
+    return match[1] if match else None
 
 
 def _after_frames(text: str) -> str:

@@ -21,8 +21,9 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.memory import available_bytes, control_groups
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.placement import placed
+from hpc_train.distributed.placement import Room, placed
 from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
@@ -34,9 +35,9 @@ from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
-from hpc_train.export.whole_model import WholeModel
+from hpc_train.export.whole_model import WholeModel, tables_of
 from hpc_train.jobdir.paths import LOGS
-from hpc_train.lazy import keras
+from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.learning_rate import optimizer_settings
@@ -111,7 +112,7 @@ def build(
         check_same_batches(world, plan.roles, "train", job.train_spec.input_fn, lambda: nullcontext(data.current))
         start_timeline.begin("model")
         together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
-        with placed(plan.roles.mesh_of(world.rank) if together else None):
+        with placed(plan.roles.mesh_of(world.rank) if together else None, _room(world)):
             trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         start_timeline.begin("exchange")
@@ -197,6 +198,13 @@ def _chief_services(
         )
 
 
+def _room(world: World) -> Room | None:
+    """This rank's share of the host's memory; None where its variables lie in a GPU's. Collective."""
+    ranks = [groups for host, groups in world.all_gather((world.host, control_groups())) if host == world.host]
+    left = world.each(lambda: available_bytes(ranks=ranks))
+    return None if tf.config.list_logical_devices("GPU") else Room(left)
+
+
 def _seeded_alike(world: World, job: TrainingJob, plan: RunPlan) -> Estimator:
     """The estimator, with a seed where it has none and its ranks have to draw alike: layers are divided. Collective."""
     if plan.roles.model == 1 or job.config.tf_random_seed is not None:
@@ -216,6 +224,12 @@ def _build_model(
 
     model = world.each(build_another)
     world.each(lambda: _check_layers(model, job, plan))
+    tables = tables_of(model)
+    if world.is_chief and tables and plan.roles.model > 1 and not any(map(share_of, tables.values())):
+        log.warning(
+            f"{', '.join(tables)} (ShardedEmbedding): run.mesh has one copy of the model, and rows are spread over "
+            "copies: each rank holds the whole table; take a mesh with more copies (data), or leave run.mesh out"
+        )
     if plan.roles.model > 1 and any(map(share_of, model.variables)):
         as_traced = partial(build_model, estimator, dataset, traced)
         world.each(lambda: check_parts(model, dataset, as_traced) if world.is_chief else None)

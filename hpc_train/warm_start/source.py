@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -206,6 +207,7 @@ def _of_checkpoint(folder: Path, held: ExitStack | None, digests: bool) -> tuple
 
 
 def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
+    importlib.import_module("hpc_train.parallel")  # its layers, which Keras knows then
     try:
         with tf.device("CPU"):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)

@@ -120,8 +120,8 @@ FUNCTIONS = {"a.py:more": lambda best, now: now["n"] > best["n"]}
 
 @pytest.fixture
 def exporting(model, tmp_path):
-    def make(*exporters, serving_model=model, **more):
-        signature = signature_of(serving_model, (tf.TensorSpec([None, 8]), tf.TensorSpec([None])), ["image"])
+    def make(*exporters, serving_model=model, dtype=tf.float32, **more):
+        signature = signature_of(serving_model, (tf.TensorSpec([None, 8], dtype), tf.TensorSpec([None])), ["image"])
         about = {"job": "tiny", "params": {}}
         return ExporterRunner(tmp_path, exporters, serving_model, signature, about, FUNCTIONS.__getitem__, **more)
 
@@ -402,3 +402,68 @@ def test_a_model_that_has_no_keras_file_says_why(exporting):
     about = json.loads((done.path / "hpc_train.json").read_text())
     assert (about["keras_file"], about["keras_error"]) == (None, "NotImplementedError: no configuration")
     assert not (done.path / "model.keras").exists()
+
+
+LOADED = """
+import sys
+import keras, numpy as np
+model = keras.models.load_model(sys.argv[1])
+np.save(sys.argv[2], model(np.load(sys.argv[3])))
+assert "hpc_train" not in sys.modules
+"""
+
+
+def of_whole_layers() -> keras.Model:
+    p, tokens = hpc_train.parallel, keras.Input((8,), dtype="int64")
+    x = p.ShardedEmbedding(50, 8, keras.initializers.RandomNormal(seed=3), mask_zero=True, name="users")(tokens)
+    x = keras.layers.Add()([x, p.Embedding(50, 8)(tokens)])
+    x = p.MultiHeadAttention(2, 4, name="attention")(x, x, use_causal_mask=True)
+    block = [p.ColumnDense(16, "gelu"), p.Dropout(0.5), p.RowDense(8, kernel_regularizer="l2")]
+    x = keras.layers.TimeDistributed(p.ColumnDense(8, gather_output=True))(keras.Sequential(block)(x))
+    inner = keras.Input((8, 8))
+    return keras.Model(tokens, keras.Model(inner, p.RowDense(3, input_is_parallel=False)(inner))(x))
+
+
+def test_the_keras_file_of_layers_of_parallel_holds_keras_s_own(exporting, tmp_path):
+    model, ids = of_whole_layers(), np.random.default_rng(1).integers(0, 50, (5, 8))
+    model.compile("sgd", "mse")
+    expected, kinds = np.asarray(model(ids)), [type(layer) for layer in model._flatten_layers()]
+    run = exporting(LatestExporter(), serving_model=model, dtype=tf.int64)
+    (done,) = run.after_evaluation(1, 1.0, {"loss": 1.0}, last=False)
+    assert done.error is None
+    assert "keras_needs" not in json.loads((done.path / "hpc_train.json").read_text())
+    assert [type(layer) for layer in model._flatten_layers()] == kinds
+    np.testing.assert_array_equal(model(ids), expected)
+    np.save(tmp_path / "ids.npy", ids)
+    files = [str(done.path / "model.keras"), str(tmp_path / "found.npy"), str(tmp_path / "ids.npy")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [sys.executable, "-I", "-c", LOADED, *files],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=True,
+    )  # fmt: skip
+    assert np.load(tmp_path / "found.npy").tobytes() == expected.tobytes()
+    here = keras.models.load_model(done.path / "model.keras")
+    assert [layer.name for layer in here.layers] == [layer.name for layer in model.layers]
+
+
+@keras.saving.register_keras_serializable("tests")
+class Calling(keras.Model):
+    """A model whose code makes and calls its layers."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.blocks = [hpc_train.parallel.ColumnDense(4, "relu"), hpc_train.parallel.RowDense(3)]
+
+    def call(self, x):
+        return self.blocks[1](self.blocks[0](x))
+
+
+def test_layers_that_code_makes_stay_and_the_export_says_what_to_import(exporting):
+    model = Calling()
+    model.compile("sgd", "mse")
+    model(np.zeros((1, 8)))
+    (done,) = exporting(LatestExporter(), serving_model=model).after_evaluation(1, 1.0, {"loss": 1.0}, last=False)
+    assert json.loads((done.path / "hpc_train.json").read_text())["keras_needs"] == "hpc_train.parallel"
+    np.testing.assert_array_equal(
+        keras.models.load_model(done.path / "model.keras")(np.ones((2, 8))), model(np.ones((2, 8)))
+    )

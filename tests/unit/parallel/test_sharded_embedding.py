@@ -13,7 +13,7 @@ from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
-from hpc_train.distributed.placement import placed
+from hpc_train.distributed.placement import Room, placed
 from hpc_train.distributed.rows import each_once
 from hpc_train.distributed.share import Share, averaged_over, share_of
 from hpc_train.errors import UserError
@@ -129,6 +129,33 @@ def test_rows_that_occur_several_times_are_added_up():
     once = each_once(rows)
     assert (once.indices.numpy().tolist(), once.values.numpy().tolist()) == ([3, 1], [[5], [2]])
     np.testing.assert_array_equal(tf.convert_to_tensor(once), tf.convert_to_tensor(rows))
+
+
+def test_a_part_that_has_no_room_is_refused_with_how_many_ranks_would_hold_the_table():
+    room = Room(1000)
+    with placed(Mesh(3, 1, 0), room):
+        ShardedEmbedding(30, 10, "ones").build()
+        assert room.left == 600
+        with pytest.raises(UserError) as refused:
+            ShardedEmbedding(100, 10, "ones", name="users").build()
+    said = str(refused.value)
+    assert "users (ShardedEmbedding): this rank's 34 of 100 rows need 1.4 kB of the host's memory" in said
+    assert "of which it has 600 B; take at least 7 ranks with as much" in said and "hpc-train plan" in said
+    with placed(Mesh(7, 1, 0), Room(600)):
+        ShardedEmbedding(100, 10, "ones").build()
+    with (
+        placed(Mesh(3, 1, 0), Room(1)),
+        pytest.raises(UserError, match="take fewer rows or numbers of a row, or nodes"),
+    ):
+        ShardedEmbedding(100, 10, "ones").build()
+
+
+def test_more_rows_than_a_tensor_can_have_are_refused():
+    with (
+        placed(Mesh(4, 1, 0)),
+        pytest.raises(UserError, match=r"5,000,000,000 of .* 2,147,483,647 .* at least 10 ranks"),
+    ):
+        ShardedEmbedding(20_000_000_000, 1, "ones").build()
 
 
 def test_ids_that_are_not_in_the_table_are_named():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_train.errors import JobEndedError
+from hpc_train.errors import JobEndedError, UserError
 from hpc_train.outcome import EXIT_NOT_FINITE
-from hpc_train.resilience.cause import Cause, cause_of
+from hpc_train.resilience.cause import Cause, cause_of, refused_batch
 
 SITE = "/env/lib/python3.11/site-packages/tensorflow/python"
 IN_SCRIPT_OPS = f"""\
@@ -93,6 +93,26 @@ class OpError(Exception):
 )
 def test_what_was_raised_first(error: BaseException, cause: Cause) -> None:
     assert cause_of(error) == cause
+
+
+IDS = "users (ShardedEmbedding): 2 of 8 ids are outside its table, which has the rows 0 to 9: [-1 10]"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OpError(
+            f"Graph execution error:\n\nassertion failed: [{IDS}]\n\t [[{{{{node a/Assert}}}}]] [Op:__inference_step_1]"
+        ),
+        UserError(IDS),
+        UserError(
+            f"Exception encountered when calling M.call().\n\n\x1b[1m{IDS}\x1b[0m\n\nArguments received by M.call():"
+        ),
+    ],
+)
+def test_what_a_layer_says_of_ids_is_found(error: BaseException) -> None:
+    assert refused_batch(error) == IDS
+    assert refused_batch(UserError("something else")) is None
 
 
 def raised_in(path: str, source: str) -> BaseException:

@@ -32,7 +32,7 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading import batch_source
 from hpc_train.data.loading.batch_source import ReadResources, training_reader
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.memory import available_bytes, control_groups
 from tests.support import environment, examples
 
 DTYPES = ["|u1", "|i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<f2", "?", ">c8"]
@@ -628,6 +628,14 @@ def test_free_memory_is_that_of_the_tightest_limit(tmp_path: Path) -> None:
     (groups / "slurm" / "memory.current").write_text("1000000\n")
     (groups / "slurm" / "memory.stat").write_text("anon 5\ninactive_file 400000\n")
     assert available_bytes(proc, groups) == 2_400_000
+    assert control_groups(proc) == ["slurm/job_1"]
+    for ranks, share in (
+        ([["slurm/job_1"]] * 2, 1_200_000),
+        ([["slurm/job_1"], ["slurm/job_2"]], 1_200_000),
+        ([["slurm/job_1"], ["other"]], 2_400_000),
+        ([["slurm/job_1"], *[["other"]] * 7], 1000 << 10),
+    ):
+        assert available_bytes(proc, groups, ranks) == share, ranks
     assert available_bytes() > 1 << 20
 
 
