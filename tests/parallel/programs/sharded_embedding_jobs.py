@@ -1,6 +1,8 @@
 """Jobs on four ranks with a table in parts, and with a whole one; a program: sharded_embedding_jobs.py FOLDER."""
 
 import errno
+import io
+import logging
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -83,6 +85,9 @@ def same(name, other, step):
         np.testing.assert_allclose(array, expected, err_msg=f"{name} {key}", **NEAR)
 
 
+said = io.StringIO()
+logging.getLogger("hpc_train").addHandler(logging.StreamHandler(said))
+
 SGD, ADAM = keras.optimizers.SGD(0.1, global_clipnorm=0.5), keras.optimizers.Adam(0.01)
 TWO = {"mesh": {"data": 2, "model": 2}}
 for name, optimizer, first, then, kind in (
@@ -106,6 +111,8 @@ for name, optimizer, first, then, kind in (
             exported = keras.models.load_model(exports[-1] / KERAS_FILE, compile=False)
             np.testing.assert_allclose(outputs, exported(ids), **NEAR)
         print(f"{name} is fine", flush=True)
+
+assert not ht.is_chief() or "words (ShardedEmbedding): run.mesh has one copy of the model" in said.getvalue()
 
 brought, bring, shards = [], WholeModel._bring, {}
 
