@@ -48,6 +48,12 @@ def build_model(params):
 """
 
 
+@pytest.fixture(autouse=True)
+def process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own takes so much; this one has run other tests."""
+    monkeypatch.setattr("hpc_train.planning.job_models._resident", lambda: 600 << 20)
+
+
 def call(*words: object) -> Result:
     return CliRunner().invoke(app, ["plan", *map(str, words)])
 
