@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from hpc_train.arguments import check_count, check_type, checked_arguments
+from hpc_train.distributed.building import warn_of_whole
 from hpc_train.distributed.collectives import cut
 from hpc_train.distributed.exchange import groups
 from hpc_train.distributed.placement import outside, placement, room_here
@@ -85,6 +86,8 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             raise
         except Exception as error:  # Keras's own words, of a value that it does not take
             raise UserError(f"ShardedEmbedding: {shortened(error)}") from None
+        if mesh is None and self._outside is None:
+            warn_of_whole(f"{self.name!r} (ht.parallel.ShardedEmbedding)")
         self.rows, self.width, self.mask_zero = rows, width, mask_zero
         self.supports_masking, self.autocast = mask_zero, False
         self.supports_jit = self._outside is None  # XLA does not read files

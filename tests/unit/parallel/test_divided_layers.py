@@ -297,6 +297,9 @@ def test_a_program_on_several_ranks_is_warned_once_that_a_layer_is_whole(monkeyp
     (said,) = caplog.messages
     assert "(ht.parallel.RowDense) is whole on each of the 4 ranks" in said
     assert "with run.mesh" in said
+    building._warned.clear()
+    p.ShardedEmbedding(8, 2, name="words")
+    assert "layer 'words' (ht.parallel.ShardedEmbedding) is whole on each of the 4 ranks" in caplog.messages[-1]
 
 
 def test_flags_are_true_or_false():
