@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 CGROUP, PRIVATE = "a memory cgroup", "private memory (RLIMIT_DATA)"
 """PRIVATE: what a process may have of writable memory of its own, touched or not; maps of files, and addresses that are
@@ -39,23 +43,47 @@ def missing(kind: str, environment: dict[str, str]) -> str | None:
 def main(kind: str, nbytes: int, arguments: Sequence[str]) -> None:
     """Does not return."""
     command = [sys.executable, *arguments]
-    if kind == CGROUP:
+    if kind == CGROUP and shutil.which("systemd-run") and Path("/run/systemd/system").is_dir():
         limits = ["-p", f"MemoryMax={nbytes}", "-p", "MemorySwapMax=0"]
-        whose = ["--user"] if os.getuid() else []
-        command = [
-            "systemd-run",
-            *whose,
-            "--scope",
-            "--quiet",
-            "--collect",
-            "--no-ask-password",
-            *limits,
-            "--",
-            *command,
-        ]
+        scope = ["--scope", "--quiet", "--collect", "--no-ask-password", *limits, "--"]
+        command = ["systemd-run", *(["--user"] if os.getuid() else []), *scope, *command]
+    elif kind == CGROUP:
+        sys.exit(run_in_group(nbytes, command))
     else:
         resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
     os.execvp(command[0], command)
+
+
+def run_in_group(nbytes: int, command: Sequence[str]) -> int:
+    """Runs `command` in a new memory cgroup within this process's own, which is removed afterwards; its exit code.
+
+    Raises:
+        OSError: This process may not make one.
+    """
+    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    first = next((path for _, controllers, path in groups if "memory" in controllers.split(",")), None)
+    if first is not None:
+        within, limit = Path("/sys/fs/cgroup/memory" + first), "memory.limit_in_bytes"
+    else:
+        within, limit = Path("/sys/fs/cgroup" + groups[-1][2]), "memory.max"
+    group = within / f"hpc_train-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / limit).write_text(str(nbytes))
+        signal.signal(signal.SIGTERM, lambda *_: None)  # that is for the command; what it leaves is removed here
+        code = subprocess.call(["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command])
+    finally:
+        _remove(group)
+    return 128 - code if code < 0 else code
+
+
+def _remove(group: Path) -> None:
+    """Once all in it have ended, which takes a moment after a kill."""
+    for _ in range(100):
+        try:
+            return group.rmdir()
+        except OSError:
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":
