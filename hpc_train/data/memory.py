@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Sequence
 from pathlib import Path
 
 _LIMITS = (
@@ -31,26 +30,26 @@ def control_groups(proc: Path = Path("/proc")) -> list[str]:
 
 
 def available_bytes(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), ranks: Sequence[Sequence[str]] = ()
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), local_ranks: int = 1, in_group: int = 1
 ) -> int:
     """What the node has left, or what a limit of this job leaves where that is less, in bytes.
 
     Slurm limits jobs by control groups; `ulimit -v` limits a process's addresses.
 
     Args:
-        ranks: The `control_groups` of each rank of the node, where this rank's share is asked for: of what the node
-            has, and of what a group has that several are in.
+        local_ranks: Where a rank's share is asked for: how many share the node, and groups around their own.
+        in_group: How many of them are in this one's own group.
     """
     match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
-    left = [(int(match[1]) << 10) // max(1, len(ranks))] if match else []
+    left = [(int(match[1]) << 10) // local_ranks] if match else []
     for name in control_groups(proc):
         folder = cgroups / name
         top = cgroups / "memory" if name.partition("/")[0] == "memory" else cgroups
         for group in (folder, *folder.parents):
             if not group.is_relative_to(top):
                 break
-            inside = sum(any((cgroups / one).is_relative_to(group) for one in groups) for groups in ranks)
-            left += [room // max(1, inside) for names in _LIMITS if (room := _room(group, *names)) is not None]
+            sharing = in_group if group == folder else local_ranks
+            left += [room // sharing for names in _LIMITS if (room := _room(group, *names)) is not None]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         left.append(limit - int(_text(proc / "self" / "statm").partition(" ")[0] or 0) * resource.getpagesize())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import sys
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -200,8 +201,9 @@ def _chief_services(
 
 def _room(world: World) -> Room | None:
     """This rank's share of the host's memory; None where its variables lie in a GPU's. Collective."""
-    ranks = [groups for host, groups in world.all_gather((world.host, control_groups())) if host == world.host]
-    left = world.each(lambda: available_bytes(ranks=ranks))
+    group = zlib.crc32(repr((world.host, control_groups())).encode())
+    in_group = world.all_gather(group).count(group)
+    left = world.each(lambda: available_bytes(local_ranks=world.local_size, in_group=in_group))
     return None if tf.config.list_logical_devices("GPU") else Room(left)
 
 

@@ -629,13 +629,11 @@ def test_free_memory_is_that_of_the_tightest_limit(tmp_path: Path) -> None:
     (groups / "slurm" / "memory.stat").write_text("anon 5\ninactive_file 400000\n")
     assert available_bytes(proc, groups) == 2_400_000
     assert control_groups(proc) == ["slurm/job_1"]
-    for ranks, share in (
-        ([["slurm/job_1"]] * 2, 1_200_000),
-        ([["slurm/job_1"], ["slurm/job_2"]], 1_200_000),
-        ([["slurm/job_1"], ["other"]], 2_400_000),
-        ([["slurm/job_1"], *[["other"]] * 7], 1000 << 10),
-    ):
-        assert available_bytes(proc, groups, ranks) == share, ranks
+    for local_ranks, in_group, share in ((2, 2, 1_200_000), (2, 1, 1_200_000), (1, 1, 2_400_000), (8, 1, 300_000)):
+        assert available_bytes(proc, groups, local_ranks, in_group) == share
+    (groups / "slurm" / "job_1" / "memory.max").write_text("200005\n")
+    assert available_bytes(proc, groups, 2, 2) == 100_000
+    assert available_bytes(proc, groups, 2, 1) == 200_000, "a group of the rank's own"
     assert available_bytes() > 1 << 20
 
 
