@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +53,17 @@ def count_into(counts: Counter[str]) -> None:
     """From now on calls, bytes and seconds of what is handed to MPI are counted, and seconds until all ranks came."""
     call, agree = MpiCollectives._call, MpiCollectives._agree
 
-    def counted_call(self: Any, name: str, exchange: Callable[..., Any], tensors: list[Any]) -> Any:
+    def counted_call(self: Any, name: str, exchange: Callable[..., None], *of_call: Any) -> Any:
         part = part_of_step(name)
 
-        def run(*arrays: Any) -> Any:
+        def run(given: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
             begun = time.perf_counter()
-            found = exchange(*arrays)
+            exchange(given, results)
             counts[f"{part} secs"] += time.perf_counter() - begun
-            counts[f"{part} bytes"] += sum(np.asarray(array).nbytes for array in arrays)
+            counts[f"{part} bytes"] += sum(np.asarray(array).nbytes for array in given)
             counts[f"{part} calls"] += 1
-            return found
 
-        return call(self, name, run, tensors)
+        return call(self, name, run, *of_call)
 
     def timed_agree(self: Any, name: str, number: int) -> None:
         begun = time.perf_counter()
