@@ -21,7 +21,7 @@ from divided.limits import CGROUP, KINDS, missing, prefix
 BENCHMARK, LIMIT_SECS = "model_parallel", 600.0
 FREE, REFUSED, DIVIDED = "one rank, no limit", "one rank", "four ranks"
 RANKS = {FREE: 1, REFUSED: 1, DIVIDED: 4}
-OF_MEMORY = ("OOM", "bad_alloc", "Cannot allocate memory", "MemoryError", "signal 9", "out of memory")
+OF_MEMORY = ("OOM", "bad_alloc", "Cannot allocate memory", "MemoryError", "signal 9", "code 137", "out of memory")
 """What programs print that were refused memory, or mpirun of a rank that was killed."""
 MIB = 1 << 20
 
