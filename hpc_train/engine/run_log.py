@@ -56,8 +56,8 @@ class RunReports:
         del errors[:-EXPORT_ERRORS_KEPT]
         self.status(state="running", export_errors=errors)
 
-    def page(self, job_dir: Path) -> None:
-        """Writes the report of a job that is done, if it is wanted."""
+    def page(self, job_dir: Path, again: bool = False) -> None:
+        """Writes the report of a job that is done, if it is wanted; silently where it is written `again`."""
         if not self.config.report:
             return
         try:
@@ -68,7 +68,8 @@ class RunReports:
             log.warning(f"report.html could not be written: {type(error).__name__}: {error}")
             return
         self.status(state="succeeded", report=str(path))
-        log.info(f"report {path}")
+        if not again:
+            log.info(f"report {path}")
 
 
 class RunLog(RunListener):

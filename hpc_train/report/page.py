@@ -61,6 +61,7 @@ def report_page(history: History) -> str:
         versions=tables.versions(history),
         ranks=tables.ranks(history),
         memory=tables.memory(history),
+        energy=tables.energy(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),
     )
