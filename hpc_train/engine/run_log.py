@@ -60,6 +60,8 @@ class RunReports:
         """Writes the report of a job that is done, if it is wanted; silently where it is written `again`."""
         if not self.config.report:
             return
+        self._reporter.tell_energy()
+        self._reporter.status.write()  # which the report reads
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end
 

@@ -20,7 +20,6 @@ from hpc_train.telemetry.reporter import Reporter, StatusLists, StepSummary, by_
 from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile, read_status
 
-
 NOBODY = EnergyAccount({}, None, None)
 
 
