@@ -22,7 +22,7 @@ set -euo pipefail
 readonly ASK_SECS=20    # time limit of scontrol
 readonly BEGIN_SECS=60  # of recording the job's start in its job-dir
 readonly RECORD_SECS=10 # and its end; up to BEGIN_SECS where Slurm leaves the time: on a busy node Python starts slowly
-readonly PROBE_SECS=30  # of a step that shows that a node lives, and of the decision what to do next
+readonly PROBE_SECS=60  # of a step that shows that a node lives; to a dead one srun fails sooner
 readonly WATCH_SECS=5   # how often the batch node is looked after
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
 

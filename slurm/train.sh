@@ -68,17 +68,17 @@ fi
 # ---- nodes that may be lost
 min_nodes=${HPC_TRAIN_MIN_NODES:-}
 spare_nodes=${HPC_TRAIN_SPARE_NODES:-0}
-all_nodes=${SLURM_JOB_NUM_NODES:-1}
-if [[ ! $spare_nodes =~ ^(0|[1-9][0-9]{0,5})$ ]] || ((spare_nodes > 0 && spare_nodes + 2 > all_nodes)); then
-    fail "HPC_TRAIN_SPARE_NODES is '$spare_nodes'; allowed: a number that leaves two of the job's $all_nodes nodes, or 0"
+node_count=${SLURM_JOB_NUM_NODES:-1}
+if [[ ! $spare_nodes =~ ^(0|[1-9][0-9]{0,5})$ ]] || ((spare_nodes > 0 && spare_nodes + 2 > node_count)); then
+    fail "HPC_TRAIN_SPARE_NODES is '$spare_nodes'; allowed: a number that leaves two of the job's $node_count nodes, or 0"
 fi
 if [[ -n $min_nodes ]]; then
-    if [[ ! $min_nodes =~ ^[1-9][0-9]{0,5}$ ]] || ((min_nodes > all_nodes - spare_nodes)); then
-        fail "HPC_TRAIN_MIN_NODES is '$min_nodes'; allowed: 1 to $((all_nodes - spare_nodes)), the nodes of the ranks"
+    if [[ ! $min_nodes =~ ^[1-9][0-9]{0,5}$ ]] || ((min_nodes > node_count - spare_nodes)); then
+        fail "HPC_TRAIN_MIN_NODES is '$min_nodes'; allowed: 1 to $((node_count - spare_nodes)), the nodes of the ranks"
     fi
     [[ -z ${SLURM_HET_SIZE:-} ]] || fail "HPC_TRAIN_MIN_NODES is not for heterogeneous jobs: leave it out"
 elif ((spare_nodes > 0)); then
-    min_nodes=$((all_nodes - spare_nodes))
+    min_nodes=$((node_count - spare_nodes))
 fi
 
 # ---- the job: the demo, or the job file and arguments given

@@ -89,7 +89,9 @@ def next_run(
     from hpc_train.jobs.launch.nodes import next_run as decide
 
     known = dict(text.partition("=")[::2] for text in states.split())
-    seen = [Node(name, known.get(name, ""), name in answering.split(), name in used.split()) for name in allocated.split()]
+    seen = [
+        Node(name, known.get(name, ""), name in answering.split(), name in used.split()) for name in allocated.split()
+    ]
     fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
     found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
     if found.action == "run" and code is not None:

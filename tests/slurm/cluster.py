@@ -209,13 +209,13 @@ class SlurmCluster:
         slurmd = self._daemons.pop(f"slurmd-{node}")
         slurmd.send_signal(signal.SIGSTOP)
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in self._processes_of(node):
+            for pid in self.processes_of(node):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         slurmd.kill()
         slurmd.wait(STOP_SECS)
 
-    def _processes_of(self, node: str) -> list[int]:
+    def processes_of(self, node: str) -> list[int]:
         """slurmstepd has the environment of its slurmd, and a job's processes have SLURMD_NODENAME from Slurm."""
         marks = f"SLURM_CONF={self.root}/slurm.conf".encode(), f"SLURMD_NODENAME={node}".encode()
         return [
@@ -225,7 +225,7 @@ class SlurmCluster:
         ]
 
     def _has_steps(self, node: str) -> bool:
-        for pid in self._processes_of(node):
+        for pid in self.processes_of(node):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if psutil.Process(pid).name() == "slurmstepd":
                     return True
