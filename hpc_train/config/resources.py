@@ -102,9 +102,9 @@ class ResourceOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: Count | None = None
+    ranks_per_node: Count | None = None
     min_nodes: Count | None = None
     spare_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
-    ranks_per_node: Count | None = None
     cores_per_rank: Count | None = None
     memory: Annotated[str | None, BeforeValidator(_memory_in)] = None
     gpus_per_node: Annotated[int, Field(ge=0, le=1024, strict=True)] | None = None
