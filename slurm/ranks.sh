@@ -293,10 +293,24 @@ watch_batch_node() {
     done
     others=("${others[@]:0:2}")
     ((${#others[@]})) || return 0
-    srun --overlap --no-kill --kill-on-bad-exit=0 --nodes="${#others[@]}" --ntasks="${#others[@]}" \
-        --ntasks-per-node=1 --nodelist="$(IFS=, && echo "${others[*]}")" --input=none --output=none --error=none \
-        bash -c "$watch" - "$job" "$SLURMD_NODENAME" "${SLURM_RESTART_COUNT:-0}" "$WATCH_SECS" >/dev/null 2>&1 &
+    keep_watching "${others[@]}" &
     watcher=$!
+}
+# Such a step on these nodes, again where Slurm has ended it.
+keep_watching() {
+    local step=
+    trap '[[ -z $step ]] || kill "$step" 2>/dev/null; exit' TERM
+    trap - EXIT
+    while true; do
+        srun --overlap --no-kill --kill-on-bad-exit=0 --nodes="$#" --ntasks="$#" --ntasks-per-node=1 \
+            --nodelist="$(IFS=, && echo "$*")" --input=none --output=none --error=none \
+            bash -c "$watch" - "$job" "$SLURMD_NODENAME" "${SLURM_RESTART_COUNT:-0}" "$WATCH_SECS" >/dev/null 2>&1 &
+        step=$!
+        wait "$step" || true
+        sleep "$WATCH_SECS" &
+        step=$!
+        wait "$step" || true
+    done
 }
 
 # ---- run
