@@ -301,6 +301,7 @@ keep_watching() {
     local step=
     trap '[[ -z $step ]] || kill "$step" 2>/dev/null; exit' TERM
     trap - EXIT
+    trap '' USR1
     while true; do
         srun --overlap --no-kill --kill-on-bad-exit=0 --nodes="$#" --ntasks="$#" --ntasks-per-node=1 \
             --nodelist="$(IFS=, && echo "$*")" --input=none --output=none --error=none \
