@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ def boot(cluster: SlurmCluster, node: str) -> None:
     cluster.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
 
 
+def is_watched_from(cluster: SlurmCluster, node: str) -> bool:
+    """Whether a step on `node` looks after a batch node."""
+    for pid in cluster.processes_of(node):
+        with suppress(OSError):
+            if b"\0job=$1 node=$2 " in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+    return False
+
+
 def train(folder: Path, ranks: int) -> None:
     done = hpc_train(["train", str(folder / "job.yaml"), "--job-dir", str(folder / "runs/tiny")], ranks, folder)
     assert done.returncode == 0, done.stderr
@@ -135,6 +145,7 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     # The batch node dies: another one has the job requeued.
     on_two.has_started(2, QUICK_SECS)
     on_two.be_in_mid_step()
+    wait_for(lambda: is_watched_from(cluster, "n5"), "a step that looks after the batch node")
     cluster.kill_node("n4")
     wait_for(lambda: cluster.show(on_two.number).restarts == 2, lambda: f"a requeue: {cluster.fields(on_two.number)}")
     set_step_secs(on_two.folder, 0)
