@@ -11,6 +11,8 @@
 #   program=1        the command is a program of the user's own, which writes no status.json: it is written here
 #   alone=1          the command is started once, without mpirun
 #   log_dir=DIR      keeps each rank's output in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
+#   min_nodes=K      the job goes on in its allocation with K nodes or more after others were lost; or nothing
+#   spare_nodes=S    nodes that have no ranks until others are lost
 #   threads=N        of each rank, if that is not --cpus-per-task
 #   me=NAME          the beginning of messages
 #   stop=USR1|TERM   the signal that has come already; the script should trap both from its first line on
@@ -20,6 +22,8 @@ set -euo pipefail
 readonly ASK_SECS=20    # time limit of scontrol
 readonly BEGIN_SECS=60  # of recording the job's start in its job-dir
 readonly RECORD_SECS=10 # and its end; up to BEGIN_SECS where Slurm leaves the time: on a busy node Python starts slowly
+readonly PROBE_SECS=60  # of a step that shows that a node lives; to a dead one srun fails sooner
+readonly WATCH_SECS=5   # how often the batch node is looked after
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
 
 # ---- exit codes, as hpc_train/outcome.py has them (tests/unit/test_outcome.py compares the two)
@@ -97,12 +101,41 @@ export SLURM_EXPORT_ENV=ALL
 unset SRUN_CPUS_PER_TASK
 
 ranks=1
-if [[ -z ${alone:-} ]]; then
+hosts=() # the nodes of the ranks, where those are not all of the job
+restarts=0
+if [[ -n ${alone:-} ]]; then
+    min_nodes=
+else
     ranks=$SLURM_NTASKS
     command -v mpirun >/dev/null ||
         refuse "no mpirun on PATH: run 'make setup', or load an MPI module (HPC_TRAIN_MODULES, or modules of the tier)"
     mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
-    mpi_args=(-np "$ranks")
+    [[ $mpi_version == *"Open MPI"* ]] || min_nodes=
+    program_command=("${command[@]}")
+fi
+if [[ -n ${min_nodes:-} ]]; then
+    mapfile -t all_nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    per_node=$((ranks / ${#all_nodes[@]}))
+    used_nodes=("${all_nodes[@]:0:${#all_nodes[@]}-${spare_nodes:-0}}")
+    wanted_nodes=${#used_nodes[@]}
+    export SLURM_OVERLAP=1 # mpirun's helpers do not wait for a step that is left on a dead node
+fi
+unset HPC_TRAIN_RESTART_REASON
+earlier_restarts=${HPC_TRAIN_RESTARTS:-0}
+[[ $earlier_restarts =~ ^[0-9]{1,6}$ ]] || earlier_restarts=0
+
+# Sets `command` to what starts the ranks, on `hosts` where there are any.
+set_command() {
+    local variable run host slots=
+    [[ -z ${alone:-} ]] || return 0
+    if ((${#hosts[@]})); then
+        ranks=$((${#hosts[@]} * per_node))
+        for host in "${hosts[@]}"; do
+            slots+=${slots:+,}$host:$per_node
+        done
+    fi
+    local mpi_args=(-np "$ranks" ${slots:+--host "$slots"})
+    command=("${program_command[@]}")
     case $mpi_version in
         *"Open MPI"*)
             for variable in PATH LD_LIBRARY_PATH OMP_NUM_THREADS "${!HPC_TRAIN_@}"; do
@@ -112,9 +145,9 @@ if [[ -z ${alone:-} ]]; then
             done
             # Of two mpiruns that share the folder for their sessions, one that starts just when the other ends can fail.
             # Ranks refuse the setting: they get another from mpirun.
-            if [[ -z ${OMPI_MCA_orte_tmpdir_base:-}${OMPI_MCA_orte_local_tmpdir_base:-} ]]; then
+            if [[ -z ${OMPI_MCA_orte_tmpdir_base:-}${OMPI_MCA_orte_local_tmpdir_base:-} || -n $session ]]; then
+                rm -rf "${session:-/nonexistent}"
                 session=$(mktemp -d) || refuse "mpirun needs a folder in ${TMPDIR:-/tmp}"
-                trap 'rm -rf "$session"' EXIT
                 export OMPI_MCA_orte_local_tmpdir_base=$session
                 command=(env -u OMPI_MCA_orte_local_tmpdir_base "${command[@]}")
             fi
@@ -137,7 +170,16 @@ if [[ -z ${alone:-} ]]; then
             ;;
     esac
     command=(mpirun "${mpi_args[@]}" "${command[@]}")
-fi
+}
+
+session=
+watcher=
+# shellcheck disable=SC2329
+leave() {
+    [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
+    [[ -z $session ]] || rm -rf "$session"
+}
+trap leave EXIT
 
 is_preempted() {
     [[ $(slurm_field PreemptTime) == [0-9]* ]]
@@ -169,41 +211,157 @@ time_is_up() {
     ((now >= end_time - LAST_SECS)) && [[ $stop == USR1 && $(slurm_field Requeue) != 0 ]] && ! is_preempted
 }
 
+# ---- nodes that are lost
+
+# Prints the nodes on which a step can run.
+probe() {
+    local node
+    for node in "${all_nodes[@]}"; do
+        timeout -k 2 "$PROBE_SECS" srun --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" \
+            --input=none true >/dev/null 2>&1 && echo "$node" &
+    done
+    wait
+}
+
+# Asks where the ranks go on: `action` run (on `hosts`), requeue, stop or end; `why` in words.
+choose_nodes() {
+    local answering states said words
+    answering=$(probe)
+    states=$(timeout "$ASK_SECS" sinfo -hN -n "$SLURM_JOB_NODELIST" -o '%N=%T' 2>/dev/null) || states=
+    said=$(timeout -k 2 "$BEGIN_SECS" hpc-train next-run --nodes "$wanted_nodes" --min-nodes "$min_nodes" \
+        --ranks-per-node "$per_node" --allocated "${all_nodes[*]}" --used "${used_nodes[*]}" \
+        --answering "$answering" --states "$states" "$@" "${record[@]}") || said=
+    action=${said%%$'\n'*}
+    why=${said#*$'\n'}
+    read -r -a words <<<"$action"
+    action=${words[0]:-end}
+    if [[ $action == run ]]; then
+        hosts=("${words[@]:1}")
+    fi
+}
+
+# The ranks have ended, and nobody has asked them to. True where they are to be started again, on the nodes left.
+goes_on() {
+    [[ -n ${min_nodes:-} && -z $stop && -z $still_running ]] && ! is_one_of "$code" "$FINAL_CODES $SAVED_CODES" || return 1
+    ask_slurm
+    [[ $(slurm_field JobState) == RUNNING ]] && ! is_preempted || return 1
+    choose_nodes --code "$code"
+    [[ -z $stop ]] || return 1
+    case $action in
+        run)
+            used_nodes=("${hosts[@]}")
+            ((++restarts))
+            export HPC_TRAIN_RESTARTS=$((earlier_restarts + restarts)) HPC_TRAIN_RESTART_REASON=$why
+            echo "$me: the ranks are started again: $why"
+            return 0
+            ;;
+        requeue)
+            echo "$me: not enough nodes: $why"
+            code=$EXIT_LOST_NODE # of which decide makes a requeue
+            ;;
+        stop)
+            echo "$me: $why"
+            exit "$EXIT_NOT_REQUEUED"
+            ;;
+    esac
+    return 1
+}
+
+# With --no-kill, a job whose batch node dies stays without its script. Two of the other nodes look after that node, one
+# at once and one later, and requeue the job if Slurm has taken it from it: it ends them with the job.
+# shellcheck disable=SC2016
+watch='job=$1 node=$2 restarts=$3 secs=$4
+while sleep "$secs"; do
+    record=$(timeout 20 scontrol show job "$job" 2>/dev/null) || continue
+    [[ $record =~ Restarts=([0-9]+) && ${BASH_REMATCH[1]} == "$restarts" ]] || exit 0
+    [[ $record =~ JobState=RUNNING ]] || continue
+    [[ $record =~ [[:space:]]NodeList=([^[:space:]]+) ]] || continue
+    left=$(timeout 20 scontrol show hostnames "${BASH_REMATCH[1]}") || continue
+    state=$(timeout 20 sinfo -hN -n "$node" -o %T) || continue
+    [[ " "$(echo $left)" " != *" $node "* || $state == down* ]] || continue
+    sleep "$((SLURM_PROCID * 20))"
+    ((SLURM_PROCID == 0 || ++seen > 1)) || continue
+    timeout 20 scontrol requeue "$job"
+done'
+watch_batch_node() {
+    local node others=()
+    [[ -n ${min_nodes:-} && -n ${SLURMD_NODENAME:-} ]] || return 0
+    [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
+    watcher=
+    for node in "${used_nodes[@]}"; do
+        [[ $node == "$SLURMD_NODENAME" ]] || others+=("$node")
+    done
+    others=("${others[@]:0:2}")
+    ((${#others[@]})) || return 0
+    keep_watching "${others[@]}" &
+    watcher=$!
+}
+# Such a step on these nodes, again where Slurm has ended it.
+keep_watching() {
+    local step=
+    trap '[[ -z $step ]] || kill "$step" 2>/dev/null; exit' TERM
+    trap - EXIT
+    trap '' USR1
+    while true; do
+        srun --overlap --no-kill --kill-on-bad-exit=0 --nodes="$#" --ntasks="$#" --ntasks-per-node=1 \
+            --nodelist="$(IFS=, && echo "$*")" --input=none --output=none --error=none \
+            bash -c "$watch" - "$job" "$SLURMD_NODENAME" "${SLURM_RESTART_COUNT:-0}" "$WATCH_SECS" >/dev/null 2>&1 &
+        step=$!
+        wait "$step" || true
+        sleep "$WATCH_SECS" &
+        step=$!
+        wait "$step" || true
+    done
+}
+
 # ---- run
-if [[ -n ${program:-} && -z $stop ]]; then
-    timeout "$BEGIN_SECS" hpc-train record-begin "${record[@]}" --ranks "$ranks" --pid "$$" || true
-fi
-code=$EXIT_STOPPED
-if [[ -z $stop ]]; then
-    "${command[@]}" &
-    ranks_pid=$!
-fi
-still_running=
-polls=0
-while [[ -n $ranks_pid ]] && kill -0 "$ranks_pid" 2>/dev/null; do
+run_ranks() {
+    if [[ -n ${program:-} && -z $stop ]]; then
+        timeout "$BEGIN_SECS" hpc-train record-begin "${record[@]}" --ranks "$ranks" --pid "$$" || true
+    fi
+    code=$EXIT_STOPPED
     if [[ -z $stop ]]; then
-        wait "$ranks_pid" || true # a signal that is trapped ends the wait early
-    elif time_is_up; then
-        still_running=1
+        "${command[@]}" &
+        ranks_pid=$!
+    fi
+    still_running=
+    polls=0
+    while [[ -n $ranks_pid ]] && kill -0 "$ranks_pid" 2>/dev/null; do
+        if [[ -z $stop ]]; then
+            wait "$ranks_pid" || true # a signal that is trapped ends the wait early
+        elif time_is_up; then
+            still_running=1
+            break
+        else
+            ((++polls % 5)) || signal_ranks # again: an mpirun that is still starting them signals none
+            sleep 1 &
+            wait $! || true
+        fi
+    done
+    if [[ -n $ranks_pid && -z $still_running ]]; then
+        code=0
+        wait "$ranks_pid" || code=$?
+        if ((code < 0 || code > 255)); then # bash loses it, and reports -1, where a signal comes as the ranks end
+            case $stop in
+                USR1) code=138 ;;
+                TERM) code=143 ;;
+                *) code=$EXIT_FAILED ;;
+            esac
+        fi
+    fi
+    ranks_pid=
+}
+if [[ -n ${min_nodes:-} ]] && ((${spare_nodes:-0} > 0)); then
+    hosts=("${used_nodes[@]}")
+fi
+while true; do
+    set_command
+    watch_batch_node
+    run_ranks
+    if ((code == 0)) || ! goes_on; then
         break
-    else
-        ((++polls % 5)) || signal_ranks # again: an mpirun that is still starting them signals none
-        sleep 1 &
-        wait $! || true
     fi
 done
-if [[ -n $ranks_pid && -z $still_running ]]; then
-    code=0
-    wait "$ranks_pid" || code=$?
-    if ((code < 0 || code > 255)); then # bash loses it, and reports -1, where a signal comes as the ranks end
-        case $stop in
-            USR1) code=138 ;;
-            TERM) code=143 ;;
-            *) code=$EXIT_FAILED ;;
-        esac
-    fi
-fi
-ranks_pid=
 if ((code == 0)); then
     if [[ -n ${program:-} ]]; then
         if [[ $stop == TERM ]]; then

@@ -10,6 +10,8 @@
 # Read from the environment:
 #   HPC_TRAIN_HOME           the checkout of hpc_train, if this file is a copy outside of it
 #   HPC_TRAIN_MODULES        modules to load first, for example "openmpi/4.1 cuda/12.4"
+#   HPC_TRAIN_MIN_NODES      with so many nodes left the job goes on after others were lost: sbatch --no-kill
+#   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
 
 #SBATCH --job-name=hpc_train
@@ -61,6 +63,22 @@ source "$home/slurm/programs.sh"
 if [[ -n ${SLURM_HET_SIZE:-} ]]; then
     # shellcheck source=slurm/het.sh
     source "$home/slurm/het.sh"
+fi
+
+# ---- nodes that may be lost
+min_nodes=${HPC_TRAIN_MIN_NODES:-}
+spare_nodes=${HPC_TRAIN_SPARE_NODES:-0}
+node_count=${SLURM_JOB_NUM_NODES:-1}
+if [[ ! $spare_nodes =~ ^(0|[1-9][0-9]{0,5})$ ]] || ((spare_nodes > 0 && spare_nodes + 2 > node_count)); then
+    fail "HPC_TRAIN_SPARE_NODES is '$spare_nodes'; allowed: a number that leaves two of the job's $node_count nodes, or 0"
+fi
+if [[ -n $min_nodes ]]; then
+    if [[ ! $min_nodes =~ ^[1-9][0-9]{0,5}$ ]] || ((min_nodes > node_count - spare_nodes)); then
+        fail "HPC_TRAIN_MIN_NODES is '$min_nodes'; allowed: 1 to $((node_count - spare_nodes)), the nodes of the ranks"
+    fi
+    [[ -z ${SLURM_HET_SIZE:-} ]] || fail "HPC_TRAIN_MIN_NODES is not for heterogeneous jobs: leave it out"
+elif ((spare_nodes > 0)); then
+    min_nodes=$((node_count - spare_nodes))
 fi
 
 # ---- the job: the demo, or the job file and arguments given

@@ -1,15 +1,19 @@
-"""hpc-train record-begin and record-end: for slurm/ranks.sh, which notes in the job-dir what the ranks can't."""
+"""hpc-train record-begin, record-end and next-run: for slurm/ranks.sh, which asks what to do, and obeys."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import say
+from hpc_train.errors import UserError
+from hpc_train.text import visible
 
 TOLERANT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 """context_settings of both: they are given the arguments of `hpc-train train`, too."""
@@ -56,7 +60,78 @@ def record_end(
     sys.exit(record_end.record_end(job_dir, code, requeue, submission, program, printed, cancelled))
 
 
+def next_run(
+    nodes: Annotated[int, typer.Option(min=1, help="How many have ranks.")],
+    min_nodes: Annotated[int, typer.Option(min=1, help="How many at least.")],
+    ranks_per_node: Annotated[int, typer.Option(min=1)],
+    job_file: JobFile = None,
+    code: Annotated[int | None, typer.Option(min=1, max=255, help="The exit code of the ranks that ended.")] = None,
+    allocated: Annotated[str, typer.Option(metavar="A B", help="The job's nodes.")] = "",
+    used: Annotated[str, typer.Option(metavar="A B", help="Those that had ranks.")] = "",
+    answering: Annotated[str, typer.Option(metavar="A B", help="Those on which a step has just run.")] = "",
+    states: Annotated[str, typer.Option(metavar="A=STATE B=STATE", help="As sinfo has them.")] = "",
+    job_dir: JobDir = None,
+    submission: Submission = None,
+    program: Annotated[bool, typer.Option("--program", help="The ranks run a program of the user's own.")] = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", hidden=True)] = None,
+    data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    log: Ignored = None,
+    log_from: Ignored = None,
+    rank_logs: Ignored = None,
+    debug_delay: Ignored = None,
+) -> None:
+    """Say where the ranks are to be started next.
+
+    Prints two lines: "run A B …", "requeue" or "end", and why. Notes in the job-dir that they are started again.
+    """
+    from hpc_train.jobs.launch import record_end
+    from hpc_train.jobs.launch.nodes import Node, Wanted
+    from hpc_train.jobs.launch.nodes import next_run as decide
+
+    known = dict(text.partition("=")[::2] for text in states.split())
+    seen = [
+        Node(name, known.get(name, ""), name in answering.split(), name in used.split()) for name in allocated.split()
+    ]
+    fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
+    found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
+    if found.action == "run" and code is not None:
+        folder = record_end.find_job_dir(job_file, job_dir, settings or [])
+        if (problem := record_end.record_next_run(folder, submission, program)) is not None:
+            say(f"stop\n{visible(problem)}")
+            return
+    say(f"{' '.join((found.action, *found.nodes))}\n{visible(found.why)}")
+
+
+def _fits(
+    job_file: Path | None,
+    job_dir: Path | None,
+    submission: str | None,
+    settings: list[str],
+    data_root: Path | None,
+    program: bool,
+) -> Callable[[int], bool]:
+    """Whether a job can run on so many ranks; where its job file cannot be read, its ranks are left to say so."""
+    from hpc_train.config.program import load_any
+    from hpc_train.jobdir.paths import CODE
+    from hpc_train.jobs.checks import why_not_on
+    from hpc_train.jobs.record.submission import read_submission
+
+    if program:
+        return lambda ranks: True
+    try:
+        if submission is not None and job_dir is not None and (told := read_submission(job_dir)) is not None:
+            job = load_any(job_dir / CODE / told.entry, told.settings, Path(told.job_file).parent)
+        elif job_file is not None:
+            job = load_any(job_file, settings, data_root)
+        else:
+            return lambda ranks: True
+    except (UserError, OSError):
+        return lambda ranks: True
+    return lambda ranks: why_not_on(job, ranks) is None
+
+
 COMMANDS = (
+    Command("next-run", next_run, hidden=True, settings=TOLERANT),
     Command("record-begin", record_begin, hidden=True, settings=TOLERANT),
     Command("record-end", record_end, hidden=True, settings=TOLERANT),
 )

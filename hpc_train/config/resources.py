@@ -85,6 +85,8 @@ class ResourceOptions(BaseModel):
 
     Attributes:
         nodes: How many nodes.
+        min_nodes: With so many left of them a submitted job goes on after others were lost; None: with all alone.
+        spare_nodes: So many more are asked for, and stay idle until one is lost.
         ranks_per_node: MPI ranks on each.
         cores_per_rank: Cores of each rank, which become its threads (OMP_NUM_THREADS).
         memory: Of each node, such as "16G"; None: what the partition gives.
@@ -101,6 +103,8 @@ class ResourceOptions(BaseModel):
 
     nodes: Count | None = None
     ranks_per_node: Count | None = None
+    min_nodes: Count | None = None
+    spare_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
     cores_per_rank: Count | None = None
     memory: Annotated[str | None, BeforeValidator(_memory_in)] = None
     gpus_per_node: Annotated[int, Field(ge=0, le=1024, strict=True)] | None = None
@@ -165,12 +169,37 @@ class Resources(ResourceOptions):
 
     tier: str
     nodes: Count = 1
+    spare_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 0
     ranks_per_node: Count = 1
     cores_per_rank: Count = 1
     gpus_per_node: Annotated[int, Field(ge=0, le=1024, strict=True)] = 0
     modules: tuple[Word, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     sbatch: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _nodes_to_lose(self) -> Resources:
+        problems = []
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            problems.append(f"`min_nodes`: {self.min_nodes} is more than `nodes`: {self.nodes}; allowed: 1 to `nodes`")
+        if self.spare_nodes and self.nodes == 1:
+            problems.append(
+                f"`spare_nodes`: {self.spare_nodes} is of no use to a job of one node: its batch script would be lost "
+                "with it; leave it out"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def least_nodes(self) -> int | None:
+        """With so many nodes the job goes on after it has lost some; None: it goes back to the queue."""
+        return self.nodes if self.min_nodes is None and self.spare_nodes else self.min_nodes
+
+    @property
+    def asked_nodes(self) -> int:
+        """Those of its ranks, and spare ones."""
+        return self.nodes + self.spare_nodes
 
     @property
     def ranks(self) -> int:
@@ -205,7 +234,7 @@ def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
         ValueError: The two do not fit together.
     """
     options = section.model_dump(exclude={"tier"}, exclude_unset=True)
-    may_be_none = ("memory", "partition", "account", "qos", "constraint", "time", "warning_secs")
+    may_be_none = ("min_nodes", "memory", "partition", "account", "qos", "constraint", "time", "warning_secs")
     given = {name: value for name, value in options.items() if value is not None or name in may_be_none}
     base = {name: value for name, value in tier.model_dump().items() if value is not None}
     return Resources(**laid_over(base, given), tier=section.tier)

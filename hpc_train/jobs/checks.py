@@ -38,6 +38,27 @@ def check_nodes(job: JobConfig | ProgramConfig, wants: Resources, report: Report
     )
 
 
+def check_min_nodes(job: JobConfig | ProgramConfig, wants: Resources) -> None:
+    """UserError where the job's strategy cannot go on with `min_nodes` nodes."""
+    if wants.min_nodes is None or wants.min_nodes == wants.nodes:
+        return
+    if (problem := why_not_on(job, wants.min_nodes * wants.ranks_per_node)) is not None:
+        raise UserError(
+            f"resources.min_nodes: with {wants.min_nodes} of {wants.nodes} nodes the job could not go on: {problem}"
+        )
+
+
+def why_not_on(job: JobConfig | ProgramConfig, ranks: int) -> str | None:
+    """Why the job's strategy cannot do with `ranks` ranks, or None."""
+    if isinstance(job, ProgramConfig):
+        return None
+    try:
+        strategy_of(job.run.strategy).roles(ranks, job.run)
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def least_ranks(job: JobConfig | ProgramConfig) -> int:
     """So many ranks the job's strategy wants at least."""
     if isinstance(job, ProgramConfig):

@@ -24,6 +24,7 @@ from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
     check_files,
     check_limits,
+    check_min_nodes,
     check_nodes,
     check_ranks,
     code_files,
@@ -237,6 +238,7 @@ def _completed(
         if chosen is not None:
             check_limits(wants, chosen, report)
         check_nodes(job, wants, report)
+        check_min_nodes(job, wants)
     with problems.gathered():
         check_ranks(job, ranks)
     if placement.after is not None:

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on one machine, for tests: munged, slurmctld and two slurmd, started as root.
+"""A real Slurm of two or more nodes on one machine, for tests: munged, slurmctld and two slurmd, started as root.
 
 All that belongs to it lives in one temporary directory and on ports that were free, so that it touches neither
 /etc/slurm nor a Slurm that already runs here. Jobs go to the partition `test`; jobs in `urgent` preempt them,
@@ -31,7 +31,6 @@ import psutil
 from tests.support import LIMIT_SECS, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue")
-NODES = ("n1", "n2")
 STOP_SECS = 60.0  # a stop takes 1 s
 FINISHED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"]
@@ -106,19 +105,25 @@ class JobResult:
 
 
 class SlurmCluster:
-    """Context manager: a running two-node cluster. `env` is the environment for Slurm's client programs.
+    """Context manager: a running cluster. `env` is the environment for Slurm's client programs.
 
     Args:
         cpus_per_node: What Slurm believes each node has.
         slurmd_timeout_secs: A node that has not answered for so long is down.
         preempt_send_user_signal: A preempted job gets its --signal at once; else its steps get TERM.
+        nodes: How many: n1, n2 …
     """
 
     def __init__(
-        self, cpus_per_node: int = 2, slurmd_timeout_secs: int = 300, preempt_send_user_signal: bool = False
+        self,
+        cpus_per_node: int = 2,
+        slurmd_timeout_secs: int = 300,
+        preempt_send_user_signal: bool = False,
+        nodes: int = 2,
     ) -> None:
         if cpus_per_node < 1:
             raise ValueError(f"cpus_per_node={cpus_per_node}: at least 1")
+        self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.cpus_per_node = cpus_per_node
         self.slurmd_timeout_secs = slurmd_timeout_secs
         self.preempt_send_user_signal = preempt_send_user_signal
@@ -156,9 +161,9 @@ class SlurmCluster:
         )
         self._await("munged's socket", lambda: (self.root / "munge/socket").exists())
         self.start_controller()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
-        self._await("two idle nodes", self._nodes_are_idle)
+        self._await("idle nodes", self._nodes_are_idle)
 
     def has_controller(self) -> bool:
         """Whether slurmctld answers."""
@@ -189,8 +194,8 @@ class SlurmCluster:
         with open(self.root / "slurm.conf", "a") as conf:
             conf.write(f"FirstJobId={next_number}\n")
         self.start_controller()
-        self._await("two idle nodes", self._nodes_are_idle)
-        self._await("the end of all jobs", lambda: not any(map(self._has_steps, NODES)))
+        self._await("idle nodes", self._nodes_are_idle)
+        self._await("the end of all jobs", lambda: not any(map(self._has_steps, self.nodes)))
 
     def start_node(self, node: str) -> None:
         """Starts the slurmd of `node`, as a reboot does; without waiting for it."""
@@ -204,13 +209,13 @@ class SlurmCluster:
         slurmd = self._daemons.pop(f"slurmd-{node}")
         slurmd.send_signal(signal.SIGSTOP)
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in self._processes_of(node):
+            for pid in self.processes_of(node):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         slurmd.kill()
         slurmd.wait(STOP_SECS)
 
-    def _processes_of(self, node: str) -> list[int]:
+    def processes_of(self, node: str) -> list[int]:
         """slurmstepd has the environment of its slurmd, and a job's processes have SLURMD_NODENAME from Slurm."""
         marks = f"SLURM_CONF={self.root}/slurm.conf".encode(), f"SLURMD_NODENAME={node}".encode()
         return [
@@ -220,23 +225,23 @@ class SlurmCluster:
         ]
 
     def _has_steps(self, node: str) -> bool:
-        for pid in self._processes_of(node):
+        for pid in self.processes_of(node):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if psutil.Process(pid).name() == "slurmstepd":
                     return True
         return False
 
     def _write_files(self) -> None:
-        for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in NODES)):
+        for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in self.nodes)):
             (self.root / directory).mkdir(mode=0o755)
         key = self.root / "munge/key-file"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         host = socket.gethostname().split(".")[0]
-        ports = _free_ports(1 + len(NODES))
+        ports = _free_ports(1 + len(self.nodes))
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus_per_node}"
-            for node, port in zip(NODES, ports[1:], strict=True)
+            for node, port in zip(self.nodes, ports[1:], strict=True)
         )
         conf = _CONF.format(
             host=host,
@@ -287,7 +292,7 @@ class SlurmCluster:
             states = self.run(["sinfo", "-hN", "--partition=test", "--format=%T"], timeout_secs=60)
         except (RuntimeError, subprocess.TimeoutExpired):
             return False  # slurmctld is not listening yet
-        return states.split() == ["idle"] * len(NODES)
+        return states.split() == ["idle"] * len(self.nodes)
 
     def stop(self) -> None:
         """Cancels the jobs, ends the daemons started here and what they leave behind, removes the directory."""

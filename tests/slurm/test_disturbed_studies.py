@@ -16,7 +16,7 @@ import pytest
 
 from hpc_train.tuning.search.folder import StudyFolder
 from tests.disturbance import SHAPES, Place, Tally, disturb_studies, drivers_of, launchers_of, ranks_of
-from tests.slurm.cluster import FINISHED, NODES, SlurmCluster
+from tests.slurm.cluster import FINISHED, SlurmCluster
 from tests.slurm.jobs import job_environment
 from tests.support import REPOSITORY, SOAK, wait_for
 
@@ -69,7 +69,7 @@ class Allocated(Place):
     def _lose_node(self) -> bool:
         if not self._running():
             return False
-        node = self._chance.choice(NODES)
+        node = self._chance.choice(self._cluster.nodes)
         self._cluster.kill_node(node)
         self._cluster.start_node(node)
         return True

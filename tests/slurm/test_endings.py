@@ -295,3 +295,86 @@ def test_a_job_that_does_not_get_as_far_as_its_job_dir_is_not_started_for_ever(s
     end = script.run(USR1, 138, restarts=2)
     assert (end.code, end.requeued) == (8, []), end.out
     assert not script.job_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "env", "said"),
+    [
+        ("4", {"HPC_TRAIN_MIN_NODES": "x"}, "HPC_TRAIN_MIN_NODES is 'x'; allowed: 1 to 4"),
+        ("4", {"HPC_TRAIN_MIN_NODES": "5"}, "HPC_TRAIN_MIN_NODES is '5'; allowed: 1 to 4"),
+        (
+            "4",
+            {"HPC_TRAIN_MIN_NODES": "4", "HPC_TRAIN_SPARE_NODES": "1"},
+            "HPC_TRAIN_MIN_NODES is '4'; allowed: 1 to 3",
+        ),
+        ("4", {"HPC_TRAIN_MIN_NODES": "a[$(touch x)]"}, "allowed: 1 to 4"),
+        ("4", {"HPC_TRAIN_SPARE_NODES": "3"}, "HPC_TRAIN_SPARE_NODES is '3'; allowed: a number that leaves two"),
+        ("4", {"HPC_TRAIN_SPARE_NODES": "08"}, "HPC_TRAIN_SPARE_NODES is '08'"),
+        ("1", {"HPC_TRAIN_SPARE_NODES": "1"}, "the job's 1 nodes"),
+        ("4", {"HPC_TRAIN_MIN_NODES": "2", "SLURM_HET_SIZE": "0"}, "is not for heterogeneous jobs"),
+    ],
+)
+def test_numbers_of_nodes_that_are_refused(script: Script, nodes: str, env: dict[str, str], said: str) -> None:
+    end = script.run(ends_with=0, SLURM_JOB_NUM_NODES=nodes, **env)
+    assert end.code == 2 and said in end.out, end.out
+    assert not (script.folder / "x").exists()
+
+
+SRUN = """\
+#!/bin/bash
+for word in "$@"; do
+    case $word in
+        --output=none) exec sleep 600 ;; # that looks after the batch node
+        --nodelist=*) [[ $word != "--nodelist=$DEAD" ]]; exit ;;
+    esac
+done
+"""
+SINFO = """\
+#!/bin/bash
+printf '%s\\n' n1=mixed n2=mixed n3=draining
+"""
+HOSTNAMES = '    show) [[ $2 != hostnames ]] || { printf "%s\\\\n" ${3//,/ }; exit; }; cat record ;;'
+RUNS = """\
+[[ -n $HPC_TRAIN_RESTARTS ]] || exit "$RANKS_FIRST_END_WITH"
+echo "ranks: $* ($HPC_TRAIN_RESTARTS: $HPC_TRAIN_RESTART_REASON)"
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "dead", "least", "code", "said"),
+    [
+        (205, "n2", 1, 0, ["-np 2 --host n1:2 ", "(1: n2 does not answer, n3 is draining, 2 ranks on 1 node: n1)"]),
+        (137, "none", 2, 0, ["-np 4 --host n1:2,n2:2 ", "(1: n3 is draining, 4 ranks on 2 nodes: n1, n2)"]),
+        (137, "n2", 2, 205, ["not enough nodes: n2 does not answer", "the job is back in the queue (lost-node)"]),
+        (1, "none", 1, 1, []),
+    ],
+)
+def test_ranks_are_started_again_on_the_nodes_left(
+    script: Script, first: int, dead: str, least: int, code: int, said: list[str]
+) -> None:
+    stand_ins = {"srun": SRUN, "sinfo": SINFO, "scontrol": SCONTROL.replace("    show) cat record ;;", HOSTNAMES)}
+    stand_ins["mpirun"] = MPIRUN.replace("[[ -z $RANKS_END_WITH", RUNS + "[[ -z $RANKS_END_WITH")
+    for name, text in stand_ins.items():
+        (script.folder / "bin" / name).write_text(text)
+        (script.folder / "bin" / name).chmod(0o755)
+    nodes = {"SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n1,n2,n3", "SLURM_NTASKS": "6", "SLURMD_NODENAME": "n1"}
+    env = {**nodes, "HPC_TRAIN_MIN_NODES": str(least), "DEAD": dead, "RANKS_FIRST_END_WITH": str(first)}
+    end = script.run(ends_with=0, **env)
+    assert end.code == code, end.out
+    for words in said:
+        assert words in end.out
+    assert ("ranks: " in end.out) == (code == 0)
+    assert bool(end.requeued) == (code == 205)
+
+
+def test_runs_that_save_nothing_are_not_started_again_for_ever(script: Script) -> None:
+    stand_ins = {"srun": SRUN, "sinfo": SINFO, "scontrol": SCONTROL.replace("    show) cat record ;;", HOSTNAMES)}
+    for name, text in stand_ins.items():
+        (script.folder / "bin" / name).write_text(text)
+        (script.folder / "bin" / name).chmod(0o755)
+    nodes = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n1,n2", "SLURM_NTASKS": "2", "HPC_TRAIN_MIN_NODES": "1"}
+    end = script.run(ends_with=137, DEAD="none", **nodes)
+    assert (end.code, end.requeued) == (8, []), end.out
+    assert end.out.count("the ranks are started again") == 2
+    assert "3 runs in a row have saved no checkpoint" in end.out
+    assert (script.status()["state"], script.status()["exit_code"]) == ("stopped", 8)

@@ -17,6 +17,7 @@ from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
+from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import read_json
 from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status, sound
 from hpc_train.text import visible
@@ -118,6 +119,30 @@ def record_end(
     elif own:
         mark_exit_code(job_dir, code)
     return 0
+
+
+def record_next_run(job_dir: Path | None, submission: str | None, program: bool) -> str | None:
+    """Notes in `job_dir` that the ranks are about to be started again by who started them.
+
+    Args:
+        submission, program: As in record_end.
+
+    Returns:
+        None; or why they must not, since the job makes no progress: that is noted as its end.
+
+    Writes status.json and REQUEUES_FILE; nothing where there is no job-dir, and no error for what cannot be written.
+    """
+    if job_dir is not None and submission is not None and not is_own(job_dir, submission):
+        job_dir = None
+    run = job_fields(os.environ) | ({"program": True} if program else {}) if submission is not None else {}
+    step = newest_step(job_dir) if job_dir is not None else None
+    problem = why_not_again(job_dir, step, program, os.environ)
+    if job_dir is not None and (job_dir / STATUS_FILE).is_file():
+        if problem is None:
+            mark_outcome(job_dir, "requeued", None, None, run)
+        else:
+            mark_outcome(job_dir, "stopped", EXIT_NOT_REQUEUED, _error(problem), run)
+    return problem
 
 
 def newest_step(job_dir: Path) -> int | None:

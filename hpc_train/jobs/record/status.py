@@ -152,6 +152,7 @@ class JobStatus:
         energy: As EnergyAccount.field describes it.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
+        restart_reason: Why its batch script has started the ranks again, and where.
         finishing: It has reported its end, but its queue or processes of it still have to leave; `reason` names them.
     """
 
@@ -183,6 +184,7 @@ class JobStatus:
     note: str | None
     finishing: bool = False
     energy: dict[str, Any] | None = None
+    restart_reason: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -236,6 +238,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         tier=resources.get("tier"),
         requeues=max(seen.requeues, int(own.get("requeues") or 0)),
         restarts=int(own.get("restarts") or 0),
+        restart_reason=own.get("restart_reason"),
         submitted=submission.submitted if submission is not None else None,
         started=own.get("started") or seen.started,
         updated=status.get("updated"),

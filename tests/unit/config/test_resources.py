@@ -97,6 +97,36 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
         ResourceOptions(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nodes": 2, "min_nodes": 3}, "`min_nodes`: 3 is more than `nodes`: 2; allowed: 1 to `nodes`"),
+        ({"min_nodes": 2}, "`min_nodes`: 2 is more than `nodes`: 1"),
+        ({"spare_nodes": 1}, "`spare_nodes`: 1 is of no use to a job of one node"),
+        ({"min_nodes": 2, "spare_nodes": 1}, "`min_nodes`: 2 .*; `spare_nodes`: 1"),
+        ({"nodes": 2, "min_nodes": 0}, "greater than 0"),
+        ({"nodes": 2, "spare_nodes": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_nodes_that_cannot_be_lost(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Resources(tier="T", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "asked"),
+    [
+        ({"nodes": 4}, None, 4),
+        ({"nodes": 4, "min_nodes": 2}, 2, 4),
+        ({"nodes": 4, "spare_nodes": 2}, 4, 6),
+        ({"nodes": 4, "spare_nodes": 2, "min_nodes": 1}, 1, 6),
+    ],
+)
+def test_nodes_that_may_be_lost(options: dict[str, Any], least: int | None, asked: int) -> None:
+    wants = Resources(tier="T", **options)
+    assert (wants.least_nodes, wants.asked_nodes, wants.ranks) == (least, asked, 4)
+
+
 def test_values_of_variables_become_text() -> None:
     given_values: dict[str, Any] = {"A": 1, "B": 0.5, "C": True, "D": "x y; $z"}
     assert ResourceOptions(environment=given_values).environment == {"A": "1", "B": "0.5", "C": "true", "D": "x y; $z"}

@@ -14,6 +14,7 @@ from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import Resources, ResourcesSection
 from hpc_train.jobs.checks import (
     check_files,
+    check_min_nodes,
     check_nodes,
     check_ranks,
     code_files,
@@ -322,6 +323,25 @@ def test_problems_are_gathered() -> None:
     with pytest.raises(UserError) as caught:
         problems.refuse()
     assert str(caught.value) == "one\ntwo\nthree"
+
+
+def test_a_job_that_could_not_go_on_with_its_min_nodes(tmp_path):
+    def problem(run: str, min_nodes: int, ranks_per_node: int = 1) -> str | None:
+        text = JOB.format(model="model.py:build", train="", evaluate="") + f"run: {run}\nresources: {{}}\n"
+        (tmp_path / "job.yaml").write_text(text)
+        wants = Resources(tier="here", nodes=4, ranks_per_node=ranks_per_node, min_nodes=min_nodes)
+        try:
+            check_min_nodes(load_job(tmp_path / "job.yaml"), wants)
+        except UserError as error:
+            return str(error)
+        return None
+
+    assert problem("{}", 1) is problem("{chief: dedicated}", 2) is problem("{chief: dedicated}", 1, 2) is None
+    assert problem("{mesh: {model: 2}}", 2) is problem("{mesh: {model: 2}}", 1, 2) is None
+    said = "resources.min_nodes: with 1 of 4 nodes the job could not go on: run."
+    for run in ("{chief: dedicated}", "{mesh: {model: 2}}", "{strategy: async}"):
+        assert (problem(run, 1) or "").startswith(said), run
+    check_min_nodes(ProgramConfig(name="a", module="m"), Resources(tier="here", nodes=4, min_nodes=1))
 
 
 def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):

@@ -182,7 +182,7 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
         lacking.append((f"time: {resources.time} is above the limit of {the_partition}, {time_text(limit)}", change))
     if not partition.nodes:
         return [*lacking, (f"{the_partition} has no nodes", "ask who runs the cluster")]
-    nodes, most, least = resources.nodes, partition.max_nodes, partition.min_nodes
+    nodes, most, least = resources.asked_nodes, partition.max_nodes, partition.min_nodes
     if nodes > partition.nodes:
         there = f"{the_partition} has {counted(partition.nodes, 'node')}"
         lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {partition.nodes}` at most"))

@@ -42,6 +42,7 @@ def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
         "--open-mode=append",
         "--requeue",
         f"--signal=B:USR1@{wants.warns_secs}",
+        *(["--no-kill"] if wants.least_nodes is not None else []),
         *_sizes(wants),
         *wants.sbatch,
     ]
@@ -49,7 +50,7 @@ def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
 
 def _sizes(wants: Resources) -> list[str]:
     options = [
-        f"--nodes={wants.nodes}",
+        f"--nodes={wants.asked_nodes}",
         f"--ntasks-per-node={wants.ranks_per_node}",
         f"--cpus-per-task={wants.cores_per_rank}",
     ]
@@ -105,6 +106,8 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"program={1 if program else ''}",
         f"alone={1 if program and wants.ranks == 1 else ''}",
         'threads="${OMP_NUM_THREADS:-}"' if "OMP_NUM_THREADS" in wants.environment else "threads=",
+        f"min_nodes={wants.least_nodes or ''}",
+        f"spare_nodes={wants.spare_nodes}",
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])

@@ -340,3 +340,41 @@ def test_the_command_takes_the_arguments_of_train_and_starts_fast(job_dir: Path)
     done = subprocess.run(command, cwd=job_dir.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert status(job_dir)["state"] == "failed"
+
+
+def ask_next_run(*words: str) -> list[str]:
+    sizes = ["--nodes=2", "--min-nodes=1", "--ranks-per-node=1", "--allocated=n1 n2", "--used=n1 n2"]
+    done = CliRunner().invoke(app, ["next-run", *sizes, "--log-from", "7", *words])
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def test_the_next_run_is_noted(job_dir: Path) -> None:
+    words = ("--code=205", "--answering=n1\n", "--states=n1=mixed n2=down*", "job.yaml", "--job-dir", str(job_dir))
+    assert ask_next_run(*words) == ["run n1", "n2 is down, 1 rank on 1 node: n1"]
+    assert status(job_dir)["state"] == "requeued"
+    assert ask_next_run(*words)[0] == "run n1"
+    assert ask_next_run(*words)[0] == "stop", "three runs have saved nothing"
+    assert (status(job_dir)["state"], status(job_dir)["exit_code"]) == ("stopped", 8)
+
+
+def test_a_requeue_is_left_to_record_end(job_dir: Path) -> None:
+    words = ("--code=205", "--answering=", "job.yaml", "--job-dir", str(job_dir))
+    assert ask_next_run(*words)[0] == "requeue"
+    assert status(job_dir)["state"] == "running"
+    assert not (job_dir / REQUEUES_FILE).exists()
+
+
+def test_where_the_job_runs_first_nothing_is_noted(job_dir: Path) -> None:
+    assert ask_next_run("--answering=n1 n2", "--job-dir", str(job_dir))[0] == "run n1 n2"
+    assert status(job_dir)["state"] == "running"
+
+
+def test_a_mesh_is_not_started_on_too_few_ranks(job_dir: Path) -> None:
+    shards = "{shards: x, features: x, label: y, batch_size: 8}"
+    text = f"name: a\nmodel: m.py:b\ndata: {{train: {shards}, eval: {shards}}}\n"
+    job_file = job_dir / "job.yaml"
+    job_file.write_text(text + "run: {mesh: {model: 2}}\ntrain: {max_steps: 5}\n")
+    words = ("--code=205", "--answering=n1", str(job_file), "--job-dir", str(job_dir))
+    assert ask_next_run(*words)[0] == "requeue"
+    assert ask_next_run("--code=205", "--answering=n1 n2", *words[2:])[0] == "run n1 n2"

@@ -197,6 +197,16 @@ def test_the_options_of_a_job() -> None:
     ]
 
 
+def test_nodes_that_may_be_lost() -> None:
+    wants = resources(nodes=4, ranks_per_node=2, min_nodes=2, spare_nodes=1)
+    options = sbatch_options(submission(resources=wants), Path("/runs/tiny"))
+    assert "--no-kill" in options and "--nodes=5" in options
+    text = render(submission(resources=wants), Path("/runs/tiny"), Path("/bin/python"), "")
+    assert "\nmin_nodes=2\nspare_nodes=1\n" in text
+    usual = render(submission(resources=resources(nodes=4)), Path("/runs/tiny"), Path("/bin/python"), "")
+    assert "\nmin_nodes=\nspare_nodes=0\n" in usual and "--no-kill" not in usual
+
+
 def test_what_is_left_to_the_cluster_is_not_among_them() -> None:
     names = [option.partition("=")[0] for option in sbatch_options(submission(), Path("/runs/tiny_1"))]
     assert not {"--time", "--mem", "--gpus-per-node", "--partition", "--account", "--qos", "--constraint"} & {*names}
