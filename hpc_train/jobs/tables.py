@@ -202,7 +202,8 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
     yield "runs", text_cell(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
     if job.requeues or job.restarts > job.requeues:
         times = max(job.requeues, job.restarts)
-        yield "started again", Text("once" if times == 1 else f"{times} times")
+        why = f": {job.restart_reason}" if job.restart_reason else ""
+        yield "started again", text_cell(("once" if times == 1 else f"{times} times") + why)
     yield "queue", text_cell(_queue(job))
     started = job.started if _has_run(job) else None
     for name, when in (("submitted", job.submitted), ("started", started), ("updated", job.updated)):

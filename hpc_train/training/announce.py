@@ -110,7 +110,9 @@ def start_reporting(
     lists = StatusLists.of(before, plan.first_step)
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
-        metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
+        metrics.start(
+            plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"], **_why(fields)
+        )
         metrics.hyperparameters(about.hyperparameters, [spec.kind for spec in job.eval_specs])
         metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
@@ -130,6 +132,10 @@ def start_reporting(
             log.warning(note)
         show = None if about.graph is None else partial(about.graph, metrics)
         yield Reporter(metrics, status, progress, lists, about.input_advice, show, start_timeline)
+
+
+def _why(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"reason": fields["restart_reason"]} if "restart_reason" in fields else {}
 
 
 def _how_started(ranks: int) -> dict[str, Any]:

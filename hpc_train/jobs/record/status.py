@@ -173,6 +173,7 @@ class JobStatus:
     tier: str | None
     requeues: int
     restarts: int
+    restart_reason: str | None
     submitted: float | None
     started: float | None
     updated: float | None
@@ -234,6 +235,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         tier=resources.get("tier"),
         requeues=max(seen.requeues, int(own.get("requeues") or 0)),
         restarts=int(own.get("restarts") or 0),
+        restart_reason=own.get("restart_reason"),
         submitted=submission.submitted if submission is not None else None,
         started=own.get("started") or seen.started,
         updated=status.get("updated"),
