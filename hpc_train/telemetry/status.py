@@ -34,10 +34,11 @@ class StatusFile:
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
     ({rank, message}, `signal` where one killed the rank, and where an exception ended it, `doing`: what the rank was
     at, as in "training step 8", and `where`: the user's line), `job_id` (in Slurm, or in this machine's queue),
-    `requeues`, `restarts`, `restart_reason` (why its ranks were started again, and on which nodes), `output` (the file
-    that has what the job prints, where there is one), `command` and `cwd` (what starts it again, and where), `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
-    `process_start`, `boot_id`), `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`,
-    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
+    `requeues`, `restarts`, `restart_reason` (why its batch script started the ranks again, on which nodes), `output`
+    (the file that has what the job prints, where there is one), `command` and `cwd` (what starts it again, and where),
+    `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`, `process_start`, `boot_id`),
+    `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`, `started` and `updated` (seconds
+    since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -184,7 +185,7 @@ JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
 RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 """Set for the ranks of `hpc-train launch` and of this machine's queue."""
 RESTART_REASON_VARIABLE = "HPC_TRAIN_RESTART_REASON"
-"""Set for ranks that a batch script, or `hpc-train launch --hosts`, starts again: why, on one line."""
+"""Set by a batch script for ranks that it starts again: why, on one line."""
 SUPERVISOR_VARIABLE = "HPC_TRAIN_SUPERVISOR"
 """Set for the ranks of `hpc-train launch`: its pid."""
 
@@ -192,7 +193,7 @@ SUPERVISOR_VARIABLE = "HPC_TRAIN_SUPERVISOR"
 def job_fields(env: Mapping[str, str]) -> dict[str, Any]:
     """The fields `job_id` (None outside a queue), `requeues`, `restarts` and `restart_reason`, of a job in `env`. Pure.
 
-    The last one is there only where the ranks were started again on other nodes.
+    The last one is there only where a batch script has started the ranks again.
     """
     job = env.get(JOB_VARIABLE) or env.get("SLURM_JOB_ID")
     if "SLURM_ARRAY_TASK_ID" in env and JOB_VARIABLE not in env:

@@ -151,6 +151,7 @@ class JobStatus:
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
+        restart_reason: Why its batch script has started the ranks again, and where.
         finishing: It has reported its end, but its queue or processes of it still have to leave; `reason` names them.
     """
 
@@ -173,7 +174,6 @@ class JobStatus:
     tier: str | None
     requeues: int
     restarts: int
-    restart_reason: str | None
     submitted: float | None
     started: float | None
     updated: float | None
@@ -182,6 +182,7 @@ class JobStatus:
     exit_code: int | None
     note: str | None
     finishing: bool = False
+    restart_reason: str | None = None
 
     @property
     def has_ended(self) -> bool:
