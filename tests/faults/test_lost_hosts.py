@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -16,12 +17,12 @@ AGENT = """#!/bin/bash
 # HOST COMMAND...: runs the command here, in a session of its own, unless the file lost-HOST is there
 host=$1; shift
 [ -e "$HOSTS/lost-$host" ] && exit 255
-mkdir -p "$HOSTS/tmp-$host"
-exec setsid env -u OMPI_MCA_orte_local_tmpdir_base TMPDIR="$HOSTS/tmp-$host" STOOD_IN_HOST="$host" sh -c "$*"
+mkdir -p "$HOSTS_TMP/$host"
+exec setsid env -u OMPI_MCA_orte_local_tmpdir_base TMPDIR="$HOSTS_TMP/$host" LOST="$HOSTS/lost-$host" sh -c "$*"
 """
 LOSE_HOST = """
-            open("lost-" + os.environ["STOOD_IN_HOST"], "w").close()
-            mine = b"STOOD_IN_HOST=" + os.environ["STOOD_IN_HOST"].encode()
+            open(os.environ["LOST"], "w").close()
+            mine = b"LOST=" + os.environ["LOST"].encode()
             for path in Path("/proc").glob("[0-9]*"):
                 try:
                     if mine in (path / "environ").read_bytes().split(b"\\0") and int(path.name) != os.getpid():
@@ -32,13 +33,18 @@ LOSE_HOST = """
 """
 
 
-def test_a_job_goes_on_without_a_host_as_one_resumed_on_fewer_ranks(make_job: MakeJob) -> None:
+def test_a_job_goes_on_without_a_host_as_one_resumed_on_fewer_ranks(make_job: MakeJob, memory_folder: Path) -> None:
     long, run = {"max_steps": 30}, {"save_checkpoints_steps": 10}
     job = make_job("lost", model=faulty(LOSE_HOST, rank=2, call=15, runs="[0]"), train=long, run=run)
     agent = job.folder / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o700)
-    reached = {"OMPI_MCA_plm_rsh_agent": str(agent), "HOSTS": str(job.folder), "HPC_TRAIN_RESTARTS": "0"}
+    reached = {
+        "OMPI_MCA_plm_rsh_agent": str(agent),
+        "HOSTS": str(job.folder),
+        "HOSTS_TMP": str(memory_folder),
+        "HPC_TRAIN_RESTARTS": "0",
+    }
     given = ["--hosts", "n1,n2,n3", "--min-hosts", "2", "--max-restarts", "1"]
     with Launched(job, *given, ranks=3, anew=True, **reached) as launched:
         assert launched.end() == 0, str(launched)
