@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import errors, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
+
+if TYPE_CHECKING:
+    from hpc_train.jobs.launch.rank_hosts import RankHosts
 
 JobDir = Annotated[
     Path | None, typer.Option(help="Where the job keeps everything. \\[default: runs/<name of the job>]")
@@ -60,14 +64,23 @@ def train(
 
 def launch(
     job_file: JobFile,
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks to start on this machine.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, help="How many ranks to start. \\[default: 1, or those of --hosts]"),
+    ] = None,
     job_dir: JobDir = None,
     settings: Settings = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
+    hosts: Annotated[
+        str | None, typer.Option(metavar="HOST:RANKS,…", help="Start them there, reached as mpirun does, by ssh.")
+    ] = None,
+    min_hosts: Annotated[
+        int | None, typer.Option(help="After a crash, go on where so many hosts answer. \\[default: all]")
+    ] = None,
     debug_delay: DebugDelay = None,
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Train on several ranks of this machine: runs mpirun with the right flags."""
+    """Train on several ranks of this machine, or of others: runs mpirun with the right flags."""
     with importing(), errors():
         from hpc_train.jobs.launch.mpirun import Mpirun
         from hpc_train.jobs.launch.mpirun import launch as launch_ranks
@@ -78,13 +91,31 @@ def launch(
         from hpc_train.telemetry.units import counted
 
     with errors():
+        places = _rank_hosts(hosts, ranks, min_hosts, max_restarts)
+        ranks = (ranks or 1) if places is None else places.ranks
         job = load_job(job_file, settings or [], data_root)
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in masked_settings(settings or [])]
         more += [f"--data-root={data_root}"] if data_root is not None else []
         warn(f"starting {counted(ranks, 'rank')}; Python, MPI and TensorFlow take some seconds each time")
-        sys.exit(launch_ranks(mpirun, ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
+        chosen = job_dir or Path("runs") / job.name
+        sys.exit(launch_ranks(mpirun, ranks, job_file, chosen, max_restarts, more, places))
+
+
+def _rank_hosts(text: str | None, ranks: int | None, min_hosts: int | None, max_restarts: int) -> RankHosts | None:
+    """Where the ranks run, from --hosts and what belongs to it; None: here."""
+    if min_hosts is not None and (text is None or max_restarts == 0):
+        raise UserError("--min-hosts needs --hosts and --max-restarts, as in --hosts n1:2,n2:2 --max-restarts 3")
+    if text is None:
+        return None
+    from hpc_train.jobs.launch.host_probe import agent_command, answering
+    from hpc_train.jobs.launch.hosts import parse_hosts
+    from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
+
+    given, agent = parse_hosts(text), agent_command(os.environ)
+    least = check_counts(given, ranks, min_hosts)
+    return RankHosts(given, least, lambda asked: answering(asked, agent))
 
 
 def _delays(given: list[str]) -> dict[int, float]:
@@ -121,6 +152,7 @@ COMMANDS = (
         examples=(
             "hpc-train launch -n 2 job.yaml",
             "hpc-train launch -n 2 job.yaml --job-dir runs/sure --max-restarts 3",
+            "hpc-train launch --hosts n1:2,n2:2 --min-hosts 1 --max-restarts 3 job.yaml",
         ),
     ),
 )

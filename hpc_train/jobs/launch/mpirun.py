@@ -22,7 +22,9 @@ from typing import Any
 from hpc_train import stdio
 from hpc_train.config.secrets import masked_words
 from hpc_train.errors import UserError
+from hpc_train.jobs.launch.hosts import Host, host_list
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
+from hpc_train.jobs.launch.rank_hosts import RankHosts
 from hpc_train.jobs.launch.record_end import newest_step
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED, EXIT_STOPPED, STOP_CODES
@@ -32,6 +34,7 @@ from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, process_began
 from hpc_train.telemetry.status import (
     COMMAND_VARIABLE,
     OUTPUT_VARIABLE,
+    RESTART_REASON_VARIABLE,
     RESTARTS_VARIABLE,
     SUPERVISOR_VARIABLE,
     mark_ended,
@@ -58,6 +61,8 @@ SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
 default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
 mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
+_CARRIED = ("HPC_TRAIN_", "HOROVOD_", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "NCCL_", "PYTHONPATH")
+"""Beginnings of the variables that ranks on other hosts get, too."""
 SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
 
 
@@ -73,21 +78,28 @@ def mpirun_command(
     as_root: bool,
     env: Mapping[str, str],
     output: Path | None = None,
+    hosts: Sequence[Host] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """The command that runs `program` on `ranks` ranks, and the variables to set for it. Pure.
+
+    On other `hosts`, Open MPI sets those variables of `env` that _CARRIED names; MPICH sets all.
 
     `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads. Open MPI keeps
     what each rank prints in the folder `output` as well, if its path has no colon, at which it would be cut off.
     """
     settings: dict[str, str] = {}
     if "Open MPI" not in version_text:
-        return [mpirun, "-bind-to", "none", "-np", str(ranks), *program], settings
+        where = ["-hosts", host_list(hosts)] if hosts else []
+        return [mpirun, "-bind-to", "none", *where, "-np", str(ranks), *program], settings
     if as_root:
         settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         settings = {name: value for name, value in settings.items() if name not in env}
     flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
     if output is not None and ":" not in str(output):
         flags += ["--output-filename", str(output)]
+    if hosts:
+        flags += ["--host", host_list(hosts)]
+        flags += [word for name in sorted(env) if name.startswith(_CARRIED) for word in ("-x", name)]
     return [mpirun, *flags, "env", "-u", SESSION_VARIABLE, *program], settings
 
 
@@ -132,26 +144,34 @@ def start_of(
     more: Mapping[str, str],
     output: Path | None = None,
     cwd: Path | None = None,
+    hosts: Sequence[Host] = (),
 ) -> Start:
     """How to run `program` on `ranks` ranks.
 
     Args:
         more: Set for them.
         output: The folder in which Open MPI keeps a file for each rank's output; None for none.
+        hosts: Where; none: on this machine, or where mpirun chooses to.
     """
     command, settings = mpirun_command(
-        mpirun.path, mpirun.version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
+        mpirun.path, mpirun.version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output, hosts
     )
     log.debug(f"running {shlex.join(command)}")
     return Start(tuple(command), {**settings, **more}, cwd)
 
 
 def launch(
-    mpirun: Mpirun, ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()
+    mpirun: Mpirun,
+    ranks: int,
+    job_file: Path,
+    job_dir: Path,
+    max_restarts: int = 0,
+    more: Sequence[str] = (),
+    hosts: RankHosts | None = None,
 ) -> int:
     """Runs `hpc-train train` on `ranks` ranks, after crashes up to `max_restarts` times again; the last exit code.
 
-    `more` are options for it.
+    `more` are options for it. With `hosts` the ranks are those of the hosts, and after a crash of those that answer.
 
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
     other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
@@ -163,14 +183,32 @@ def launch(
     known = {COMMAND_VARIABLE: command, SUPERVISOR_VARIABLE: str(os.getpid())}
     if (output := stdio.output_file()) is not None:
         known[OUTPUT_VARIABLE] = output
-    start = start_of(mpirun, ranks, program, {**progress, **known})
+    settings = {**progress, **known}
+    start = (
+        start_of(mpirun, ranks, program, settings) if hosts is None else HostStarts(mpirun, program, settings, hosts)
+    )
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
         return run_supervised(start, job_dir, max_restarts, signals, at_once, process_began())
 
 
+@dataclass(frozen=True)
+class HostStarts:
+    """How the ranks are started on hosts that change from run to run."""
+
+    mpirun: Mpirun
+    program: Sequence[str]
+    more: Mapping[str, str]
+    hosts: RankHosts
+
+    def next(self, settings: Mapping[str, str]) -> Start:
+        """On the hosts as they are now, with `settings` for the ranks as well."""
+        more = {**self.more, **settings, RESTART_REASON_VARIABLE: self.hosts.reason}
+        return start_of(self.mpirun, self.hosts.ranks, self.program, more, hosts=self.hosts.hosts)
+
+
 def run_supervised(
-    start: Start,
+    start: Start | HostStarts,
     job_dir: Path,
     max_restarts: int,
     signals: StopSignals,
@@ -191,8 +229,9 @@ def run_supervised(
         with _session() as session:
             launched = time.time() if began is None or restarts else began
             counted = {RESTARTS_VARIABLE: str(earlier + restarts), LAUNCHED_VARIABLE: f"{launched:.3f}"}
-            settings = {**start.settings, **session, **counted}
-            return _run(replace(start, settings=settings), job_dir, signals, at_once)
+            now = start.next(counted) if isinstance(start, HostStarts) else start
+            settings = {**now.settings, **session, **counted}
+            return _run(replace(now, settings=settings), job_dir, signals, at_once)
 
     def wait(secs: float) -> bool:
         end = time.monotonic() + secs
@@ -200,7 +239,8 @@ def run_supervised(
             time.sleep(POLL_SECS)
         return signals.received is None
 
-    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report)
+    ask = start.hosts.ask if isinstance(start, HostStarts) else None
+    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report, ask)
 
 
 @contextmanager

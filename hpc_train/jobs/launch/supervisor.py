@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_train.outcome import Again, outcome_of
+from hpc_train.outcome import EXIT_LOST_NODE, Again, outcome_of
 
 STALLED_RESTARTS = 3
 """So many restarts in a row without a newer checkpoint end the restarts."""
@@ -32,6 +32,7 @@ def supervise(
     max_restarts: int,
     wait: Callable[[float], bool],
     report: Callable[[str], None],
+    ask: Callable[[], str | None] | None = None,
 ) -> int:
     """Runs a job, and again after each crash, at most `max_restarts` times more; returns the last exit code.
 
@@ -40,6 +41,8 @@ def supervise(
         newest_step: The step of the newest checkpoint; None where there is none.
         wait: Waits so many seconds; False where somebody wants the job to stop, then or before.
         report: Prints a line for the user.
+        ask: Asks which hosts are left; why they are too few to go on with, which ends the job with EXIT_LOST_NODE, or
+            None. Left out: the job has no hosts to lose.
     """
     restarts, stalled, before = 0, 0, newest_step()
     while True:
@@ -61,6 +64,9 @@ def supervise(
         if not wait(0):
             report(f"{ended.why}; not restarted: it was asked to stop")
             return ended.code
+        if ask is not None and (few := ask()) is not None:
+            report(f"{ended.why}; not restarted: {few}")
+            return EXIT_LOST_NODE
         when = f"in {secs:.0f} s" if secs else "at once"
         report(f"{ended.why}; restart {restarts + 1} of {max_restarts} {when}, from {begin}")
         if not wait(secs):
