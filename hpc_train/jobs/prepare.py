@@ -220,11 +220,8 @@ def _completed(
 ) -> Submission:
     """The draft with what it runs on, where, and after what."""
     survives = isinstance(job, JobConfig) and job.run.on_lost_worker == "continue"
-    done, ranks, chosen = (
-        replace(draft, survives=survives),
-        least_ranks(job),
-        None,
-    )  # what the job wants is not known where its tier is not
+    done = replace(draft, survives=survives)
+    ranks, chosen = least_ranks(job), None  # what the job wants is not known where its tier is not
     with problems.gathered():
         chosen = choose(placement.backend, os.environ)
         done = replace(done, backend=chosen.name)

@@ -117,11 +117,13 @@ def _end_as(status: int, shared: mmap.mmap) -> NoReturn:
 
 
 def _has_noted(about: dict[str, object], number: int) -> bool:
-    """Writes the file of a lost rank; whether others are left."""
-    from hpc_train.files import replace_text
+    """Writes the file of a lost rank where others are left; whether they are."""
+    from hpc_train.files import create, replace_text
 
     folder = Path(str(about["folder"]))
     found = {"rank": about["rank"], "signal": signal.Signals(number).name, "time": time.time()}
+    os.close(create(folder / f"gone-{about['rank']}"))  # of which the chief takes no notice
+    if sum(name.startswith("gone-") for name in os.listdir(folder)) >= int(str(about["ranks"])):
+        return False
     replace_text(folder / f"rank-{about['rank']}.json", json.dumps(found) + "\n", to_disk=False)
-    lost = [name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".json")]
-    return len(lost) < int(str(about["ranks"]))
+    return True

@@ -37,7 +37,8 @@ class StatusFile:
     `requeues`, `restarts`, `output` (the file that has what the job prints, where there is one), `command` and `cwd`
     (what starts it again, and where), `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
     `process_start`, `boot_id`), `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`,
-    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
+    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`,
+    and `lost_ranks` where it went on without some.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
