@@ -161,7 +161,9 @@ class Rounds:
             secs, rounds = time.monotonic() - self._begun, step - self._run.first_step
             rate = self._forest.rows * rounds / max(secs, 1e-9)
             left = secs / rounds * (last - step)
-            summary = StepSummary(step, loss, rate, rate, left, step == last, record)
+            summary = StepSummary(
+                step, loss, rate, rate, left, step == last, record, examples=self._forest.rows * rounds
+            )
             self._chief.reporter.report(summary)
 
     def _decide(self, step: int) -> None:

@@ -28,6 +28,7 @@ from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import best_before
+from hpc_train.engine.rank_energy import rank_energy
 from hpc_train.engine.recovery import note_changes
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
@@ -42,6 +43,7 @@ from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import check_best_metric, early_stopper
+from hpc_train.training.energy import last_word
 from hpc_train.training.job_dir import begin_job_dir
 from hpc_train.training.trainer import Result, asked_for, run_job
 from hpc_train.trees.booster import matrix_of, parameters, xgboost
@@ -87,6 +89,7 @@ def _run(
     with ExitStack() as stack:
         start_timeline.begin("TensorFlow")
         set_up_tensorflow(world)  # whose metrics are computed
+        energy = stack.enter_context(rank_energy(world))
         start_timeline.begin("data")
         columns = world.each(lambda: TreeColumns(schema))
         parts = [shards for shards in run.shards if shards is not None]
@@ -106,7 +109,7 @@ def _run(
         known = parameters(settings, schema, threads, job.config.tf_random_seed or 0)
         booster = module.Booster(known, matrices, model_file=bytearray(content) if content else None)
         start_timeline.begin("job-dir")
-        ranks = world.gather(_about_rank(world, train, run)) or []
+        ranks = world.gather(_about_rank(world, train, run) | energy.described()) or []
         failure = FailureReport(job.job_dir / LOGS, run.run_id)
         exporters = _exporters(world, job, run, columns, name)
         both = zip((train, test), matrices, strict=True)
@@ -117,13 +120,15 @@ def _run(
         chief: Chief | None = None
         if exporters is not None:
             about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
-            reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
+            reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about, energy))
             chief = _chief(job, run, manager, exporters, reporter, lock, before)
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
         forest = Forest(booster, matrices[0], rows, training, evaluation)
-        return Rounds(world, job, run, forest, signals, watchdog, chief).train()
+        done = Rounds(world, job, run, forest, signals, watchdog, chief).train()
+        last_word(world, job, energy, chief.reporter if chief else None)
+        return done
 
 
 def _check_metrics(job: TrainingJob, names: Sequence[str], exporters: TreeExporters | None) -> None:

@@ -14,6 +14,8 @@ from hpc_train.doctor import files, machine, mpi, packages
 from hpc_train.doctor.slurm import SlurmProbe
 from hpc_train.doctor.tools import Finding, Outcome, Tool, Tools, marked
 from hpc_train.jobs.launch.mpirun import mpirun_command
+from hpc_train.telemetry.energy.counter import NotMeasuredError
+from hpc_train.telemetry.energy.node import node_counters
 
 IMPORT_SECS, RANKS_SECS, ONE_SIDED_SECS = 120.0, 90.0, 60.0
 """Limits: an import takes 4 s, and a minute from a cold file system of a cluster; the ranks take 7 s and 2 s."""
@@ -42,6 +44,7 @@ def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
             ("two ranks", "two ranks (a few seconds)", checks.ranks),
             ("shared memory", "shared memory", checks.shared_memory),
             ("GPUs", "GPUs", checks.gpus),
+            ("energy", "energy", checks.energy),
             ("Slurm", "Slurm", checks.slurm.findings),
             ("job-dir", "the file system of the job-dir", checks.files),
             ("limits", "limits", checks.limits),
@@ -52,7 +55,7 @@ def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
                 yield from step()
             except Exception as error:
                 found = f"the check itself failed: {type(error).__name__}: {error}"
-                needed = name not in ("shared memory", "GPUs", "Slurm", "limits")
+                needed = name not in ("shared memory", "GPUs", "energy", "Slurm", "limits")
                 yield Finding(name, "fails", found, "tell those who maintain hpc_train", needed)
 
 
@@ -127,6 +130,12 @@ class _Checks:
     def gpus(self) -> Iterator[Finding]:
         yield machine.gpu_finding(self._nvidia.outcome(), DRIVER_FILE.exists())
         yield mpi.nccl_finding(self._gpus, self._nccl, self._results, self._allreduce)
+
+    def energy(self) -> Iterator[Finding]:
+        try:
+            yield machine.energy_finding(node_counters())
+        except NotMeasuredError as error:
+            yield machine.energy_finding(str(error))
 
     def files(self) -> Iterator[Finding]:
         outcome = self._tools.start(files.command(self._job_dir), FILES_SECS, name="the check").outcome()

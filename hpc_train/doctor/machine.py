@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpc_train.doctor.tools import Finding, Outcome
-from hpc_train.telemetry.units import size
+from hpc_train.telemetry.energy.node import NodeCounters
+from hpc_train.telemetry.units import counted, size
 
 GPU_COMMAND = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
 LITTLE_SHARED_BYTES = 1e9
@@ -57,6 +58,14 @@ def gpu_finding(outcome: Outcome, driver: bool) -> Finding:
     else:
         advice = "usual on a login node: look on one with GPUs (srun --gpus=1 hpc-train doctor); else mend the driver"
     return Finding("GPUs", "warning", outcome.failure or "nvidia-smi lists none", advice)
+
+
+def energy_finding(found: NodeCounters | str) -> Finding:
+    """What of a job's energy this machine measures; or why it does not. Pure."""
+    if isinstance(found, str):
+        return Finding("energy", "not here", f"not measured: {found}")
+    lacks = f"; not {found.lacks}" if found.lacks else ""
+    return Finding("energy", "ok", f"{found.covers}: {counted(len(found.counters), 'counter')}{lacks}")
 
 
 def shared_memory_finding(free_bytes: int | None) -> Finding:

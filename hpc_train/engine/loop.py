@@ -91,6 +91,7 @@ class TrainingLoop:
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
+        self._examples = 0
 
     def run(self, first_step: int) -> Outcome:
         """Trains from `first_step` (steps done) to `max_steps`, the input's end, or a request to stop. Collective.
@@ -249,7 +250,9 @@ class TrainingLoop:
 
     def _count(self, rows: int, step_secs: float, report: StepReport) -> None:
         """Counts a step that was over `step_secs` after it was dispatched, by the host's clock."""
-        self._rate.step(rows * self._world.size // self._copies)
+        examples = rows * self._world.size // self._copies
+        self._examples += examples
+        self._rate.step(examples)
         waited, gap_secs = self._batches.waited_secs, None
         if report.done_at:
             begun_at = max(report.begun_at, self._done_at)
@@ -262,7 +265,7 @@ class TrainingLoop:
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
         own = self._times.take() if record else None
-        taken = self._world.gather(own and {**own, **peak_memory()}) if record else []
+        taken = self._world.gather(own and {**own, **peak_memory(), **self._context.energy.taken()}) if record else []
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:
@@ -278,6 +281,7 @@ class TrainingLoop:
                     rate_of(self._state.updates.first) if record else None,
                     by_rank(taken or [], self._world.offset),
                     {name: value for name, value in report.values.items() if name != "loss"},
+                    examples=self._examples,
                 )
             )
 

@@ -14,6 +14,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.run_config import RunConfig
 from hpc_train.config.settings import Settings
 from hpc_train.distributed.world import World
+from hpc_train.engine.rank_energy import RankEnergy
 from hpc_train.engine.recovery import Restorer
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.training_input import TrainingInput
@@ -71,7 +72,8 @@ class RunContext:
         world: All ranks.
         input: The training data of this rank. hooks: this rank's. evaluators: of all evaluation sets.
         manager: Finds, loads and removes checkpoints. restorer: gives ranks the state of one.
-        chief: None on all other ranks. whole: what is exported, where ranks hold parts of the model.
+        chief: None on all other ranks. energy: what this rank measures of its node.
+        whole: What is exported, where ranks hold parts of the model.
         training: How the strategy runs it.
     """
 
@@ -90,6 +92,7 @@ class RunContext:
     watchdog: Watchdog
     training: Training
     chief: ChiefServices | None
+    energy: RankEnergy
     whole: WholeModel | None = None
 
     @property

@@ -56,10 +56,12 @@ class RunReports:
         del errors[:-EXPORT_ERRORS_KEPT]
         self.status(state="running", export_errors=errors)
 
-    def page(self, job_dir: Path) -> None:
-        """Writes the report of a job that is done, if it is wanted."""
+    def page(self, job_dir: Path, again: bool = False) -> None:
+        """Writes the report of a job that is done, if it is wanted; silently where it is written `again`."""
         if not self.config.report:
             return
+        self._reporter.tell_energy()
+        self._reporter.status.write()  # which the report reads
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end
 
@@ -68,7 +70,8 @@ class RunReports:
             log.warning(f"report.html could not be written: {type(error).__name__}: {error}")
             return
         self.status(state="succeeded", report=str(path))
-        log.info(f"report {path}")
+        if not again:
+            log.info(f"report {path}")
 
 
 class RunLog(RunListener):

@@ -27,7 +27,9 @@ from hpc_train.report.numbers import best_of, metrics_of, mode_of
 Value = str | int | float | None
 OTHER_NAMES = {"number": "job_id", "left": "secs_left", "limit": "limit_secs_left", "queue": "backend"}
 """What columns of the table are called where JobStatus has another name."""
-OWN = tuple(field.name for field in fields(JobStatus) if field.name not in ("error", "exports", "note", "finishing"))
+OWN = tuple(
+    field.name for field in fields(JobStatus) if field.name not in ("error", "exports", "note", "finishing", "energy")
+)
 """What of a JobStatus can be a column."""
 EVALUATION, BEST = "evaluation.", "best."
 MOST_NAMED = 12

@@ -27,6 +27,7 @@ from hpc_train.jobs.layout import (
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
+from hpc_train.telemetry.energy.account import in_words
 from hpc_train.telemetry.units import counted, size
 from hpc_train.text import LINES, visible
 
@@ -195,6 +196,8 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "time left", Text(f"about {duration(job.secs_left)}")
     if job.limit_secs_left is not None:
         yield "time limit in", Text(duration(job.limit_secs_left))
+    if job.energy:
+        yield "energy", text_cell(in_words(job.energy))
     for export in job.exports:
         yield "export", text_cell(export)
     size = f", tier {job.tier}" if job.tier else ""

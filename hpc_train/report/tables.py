@@ -29,8 +29,10 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
+from hpc_train.telemetry.energy.account import NOT_MEASURED, amount, in_words
 from hpc_train.telemetry.progress import GAP
 from hpc_train.telemetry.start_timeline import PHASES
+from hpc_train.telemetry.status import sound_energy
 from hpc_train.telemetry.units import size
 
 MOST_RANKS = 256
@@ -88,6 +90,9 @@ def key_numbers(history: History) -> list[Fact]:
     elapsed, records = elapsed_of(history), history.records
     by_clock = f"{words.duration(records[-1].time - records[0].time)} by the clock" if history.restarts else ""
     facts.append(Fact("running time", words.duration(elapsed), by_clock))
+    if used := sound_energy(history.status.get("energy")):
+        value, _, more = in_words(used).partition(", " if "joules" in used else ": ")
+        facts.append(Fact("energy of the last run", value, more))
     facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):
         facts.append(lag)
@@ -262,6 +267,32 @@ def memory(history: History) -> Table | None:
         for rank in sorted({*computed, *(rank for peak in peaks for rank in peak)})
     ]
     return Table(("", *names, *measured), rows) if rows else None
+
+
+def energy(history: History) -> Table | None:
+    """Joules by node, of the last run, and what is counted; None where none is measured."""
+    found = sound_energy(history.status.get("energy"))
+    if not found or "joules" not in found:
+        return None
+    secs = _secs_of_run(history)
+
+    def row(name: str, joules: float | None, covers: str, lacks: str) -> tuple[str, ...]:
+        watts = f"{joules / secs:.3g} W" if joules is not None and secs else words.UNKNOWN
+        return (name, covers or NOT_MEASURED, lacks, words.UNKNOWN if joules is None else amount(joules), watts)
+
+    nodes = found.get("nodes", [])
+    rows = [
+        row(node["host"] or "job", node.get("joules"), node["covers"], node["lacks"]) for node in nodes[:MOST_RANKS]
+    ]
+    if len(nodes) > 1:
+        rows.append(row("all" if found.get("complete") else "all that have told", found["joules"], "all of these", ""))
+    return Table(("", "counts", "does not", "energy", "mean power"), rows, 3)
+
+
+def _secs_of_run(history: History) -> float | None:
+    """How long the last run has been going, or took, by status.json."""
+    begun, now = (as_number(history.status.get(name)) for name in ("started", "updated"))
+    return now - begun if begun is not None and now is not None and now > begun else None
 
 
 def _size(count: Any) -> str:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpc_train.telemetry.energy.account import EnergyAccount
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.start_timeline import StartTimeline
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
+ENERGY = "joules"
+"""What ranks call the energy of their nodes."""
 REPORT_SECS = 0.1
 """Progress is reported so often, beside the steps at which it is due."""
 
@@ -29,6 +32,7 @@ class StepSummary:
 
     Attributes:
         recent_rate, mean_rate: Examples a second, of all ranks together.
+        examples: Trained on in this run up to now, of all ranks together.
         record: Whether it is for the metrics, too; `by_rank` and what follows are given then.
         by_rank: Of all ranks of the job, where their time went (see TimeShares); None where unknown.
         more: Further numbers. staleness: counts by value, as a job without ranks in step has them.
@@ -45,6 +49,7 @@ class StepSummary:
     by_rank: ByRank | None = None
     more: Mapping[str, float] | None = None
     staleness: Mapping[int, int] | None = None
+    examples: float = 0.0
 
 
 @dataclass
@@ -88,6 +93,7 @@ class Reporter:
 
     Args:
         input_advice: What to change where training waits for input.
+        energy: Of the nodes.
         at_first_record: What is left to write once training has begun, called after the first record.
         start: Over with the first step that is reported, and recorded then.
     """
@@ -99,11 +105,13 @@ class Reporter:
         progress: TrainingProgress,
         lists: StatusLists,
         input_advice: str,
+        energy: EnergyAccount,
         at_first_record: Callable[[], None] | None = None,
         start: StartTimeline | None = None,
     ) -> None:
         self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
+        self.energy, self._examples = energy, 0.0
         self._input_wait: float | None = None
         self._at_first_record, self._start = at_first_record, start
 
@@ -115,12 +123,19 @@ class Reporter:
 
     def report(self, summary: StepSummary) -> None:
         s = summary
+        self._examples = s.examples
         if self._start is not None and (phases := self._start.end()) is not None:
             self._note_start(s.step, phases)
         if s.record:
             self._record(s)
         self.status.update(step=s.step, loss=s.loss, examples_per_sec=s.mean_rate, secs_left=s.secs_left)
         self.progress.update(s.step, s.loss, s.recent_rate, self._input_wait, s.secs_left, s.last)
+
+    def tell_energy(self) -> dict[str, float]:
+        """Writes what is known of the run's energy into the status; returns `joules`, for the metrics, if it is."""
+        found = self.energy.field(self._examples)
+        self.status.update(energy=found)
+        return {ENERGY: found["joules"]} if "joules" in found else {}
 
     def _note_start(self, step: int, phases: Mapping[str, float]) -> None:
         rounded = {phase: round(secs, 3) for phase, secs in phases.items()}
@@ -145,8 +160,11 @@ class Reporter:
                     f"rank {rank} waited for input {share:.0%} of the time up to step {summary.step}; "
                     f"{self._input_advice}"
                 )
+        shares = dict(summary.by_rank or {})
+        self.energy.note(shares.pop(ENERGY, []))
+        values.update(self.tell_energy())
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
-        self.metrics.record("train", summary.step, values, histograms, summary.by_rank)
+        self.metrics.record("train", summary.step, values, histograms, shares)
         if (write := self._at_first_record) is not None:
             self._at_first_record = None
             write()

@@ -38,7 +38,7 @@ class StatusFile:
     (what starts it again, and where), `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
     `process_start`, `boot_id`), `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`,
     `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`,
-    and `lost_ranks` where it went on without some.
+    and `lost_ranks` where it went on without some. `energy` is as EnergyAccount.field describes it.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -54,13 +54,16 @@ class StatusFile:
         What a failing rank has written of the job's end stays.
         """
         self._fields.update(fields)
-        now = time.time()
-        if "state" in fields or now - self._written >= MIN_SECS_BETWEEN_UPDATES:
-            self._written = now
-            with self._lenient.writing(self._path):
-                if not self._failure_report.exists():
-                    # Waiting for a disk that is busy with a checkpoint would hold all ranks up.
-                    write_json(self._path, {**self._fields, "updated": now}, to_disk="state" in fields)
+        if "state" in fields or time.time() - self._written >= MIN_SECS_BETWEEN_UPDATES:
+            self.write(to_disk="state" in fields)
+
+    def write(self, to_disk: bool = True) -> None:
+        """Writes the fields as they are now."""
+        self._written = now = time.time()
+        with self._lenient.writing(self._path):
+            if not self._failure_report.exists():
+                # Waiting for a disk that is busy with a checkpoint would hold all ranks up.
+                write_json(self._path, {**self._fields, "updated": now}, to_disk)
 
 
 def load_status(job_dir: Path) -> dict[str, Any]:
@@ -159,6 +162,29 @@ def _texts(value: Any) -> list[str] | None:
     return [_printable(_shortened(item)) for item in value[:MOST_ENTRIES]]
 
 
+def sound_energy(value: Any) -> dict[str, Any] | None:
+    """The field `energy` as this version writes it, None where it is none."""
+    if not isinstance(value, dict):
+        return None
+    known: dict[str, Any] = {
+        name: _positive(value.get(name)) for name in ("joules", "total_joules", "per_1000_examples")
+    }
+    known |= {"not_measured": _text(value.get("not_measured")), "complete": _flag(value.get("complete"))}
+    nodes = value.get("nodes")
+    if isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes):
+        known["nodes"] = [
+            {"host": _text(node.get("host")), "joules": _positive(node.get("joules"))}
+            | {name: _text(node.get(name)) or "" for name in ("covers", "lacks")}
+            for node in nodes[:MOST_ENTRIES]
+        ]
+    return {name: part for name, part in known.items() if part is not None}
+
+
+def _positive(value: Any) -> int | float | None:
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
@@ -173,6 +199,7 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("loss", "examples_per_sec"), _number),
     "exit_code": _exit_code,
     "evaluation": _evaluation,
+    "energy": sound_energy,
     "error": _error,
     "exports": _texts,
     "program": _flag,

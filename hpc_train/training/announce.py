@@ -17,6 +17,7 @@ from hpc_train import stdio
 from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.secrets import masked_words
 from hpc_train.data.loading.tf_dataset import OpenInput
+from hpc_train.engine.rank_energy import RankEnergy, account_of
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.files import read_bytes
 from hpc_train.jobdir.folder_identity import FolderIdentity
@@ -40,6 +41,7 @@ from hpc_train.telemetry.status import (
     job_fields,
     read_status,
     sound,
+    sound_energy,
 )
 from hpc_train.training.data_check import notes_on_types
 from hpc_train.training.job_description import first_line, of_the_run_before
@@ -90,12 +92,17 @@ class Announcement:
 
 @contextmanager
 def start_reporting(
-    job: TrainingJob, plan: RunPlan, failure: FailureReport, ranks: list[dict[str, Any]], about: Announcement
+    job: TrainingJob,
+    plan: RunPlan,
+    failure: FailureReport,
+    ranks: list[dict[str, Any]],
+    about: Announcement,
+    energy: RankEnergy,
 ) -> Iterator[Reporter]:
     """Reports that a run begins, and gives what reports the rest. Writes into the job-dir.
 
     Args:
-        ranks: About each rank.
+        ranks: About each rank. energy: the chief's.
     """
     if log.isEnabledFor(logging.INFO):
         screen = console()
@@ -129,7 +136,8 @@ def start_reporting(
         for note in about.notes:
             log.warning(note)
         show = None if about.graph is None else partial(about.graph, metrics)
-        yield Reporter(metrics, status, progress, lists, about.input_advice, show, start_timeline)
+        account = account_of(energy, ranks, sound_energy(before.get("energy")))
+        yield Reporter(metrics, status, progress, lists, about.input_advice, account, show, start_timeline)
 
 
 def _how_started(ranks: int) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from hpc_train.distributed.share import share_of
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
+from hpc_train.engine.rank_energy import rank_energy
 from hpc_train.engine.recovery import Restorer, note_changes
 from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -105,6 +106,7 @@ def build(
     with ExitStack() as stack:
         start_timeline.begin("TensorFlow")
         device = set_up_tensorflow(world)
+        energy = stack.enter_context(rank_energy(world))
         start_timeline.begin("data")
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         place = partial(strategy.place, job, plan.roles)
@@ -128,7 +130,8 @@ def build(
             own_hooks.append(stack.enter_context(Profiler(job.job_dir / "train", job.config.profile_steps)))
 
         held = trained.parts.state.held_bytes()
-        ranks = world.gather(about_rank(world, plan, device, data.context, data.current, held)) or []  # on the chief
+        own = about_rank(world, plan, device, data.context, data.current, held) | energy.described()
+        ranks = world.gather(own) or []  # on the chief
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
         world.each(lambda: begin_job_dir(job, plan, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
@@ -136,7 +139,7 @@ def build(
         if world.is_chief:
             optimizer = trained.parts.state.updates.first
             about = Announcement.of_model(job, plan, model, optimizer, data.current, trained.warm)
-            reporting = start_reporting(job, plan, failure, ranks, about)
+            reporting = start_reporting(job, plan, failure, ranks, about, energy)
             reporter = stack.enter_context(reporting)
             if trained.restored is not None:
                 before = trained.restored.settings
@@ -170,6 +173,7 @@ def build(
             training=training,
             chief=chief,
             whole=trained.whole,
+            energy=energy,
         )
 
 

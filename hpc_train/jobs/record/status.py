@@ -149,6 +149,7 @@ class JobStatus:
     Attributes:
         reason: Why it waits, or how it ended, in words.
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
+        energy: As EnergyAccount.field describes it.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
         finishing: It has reported its end, but its queue or processes of it still have to leave; `reason` names them.
@@ -181,6 +182,7 @@ class JobStatus:
     exit_code: int | None
     note: str | None
     finishing: bool = False
+    energy: dict[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -241,6 +243,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         exports=list(status.get("exports") or []),
         exit_code=code,
         note=seen.note,
+        energy=status.get("energy"),
         finishing=running and (seen.phase == "leaving" or (reported is own and record.has_reported_end)),
     )
 

@@ -60,7 +60,7 @@ class AsyncChief:
         self._last = LastSnapshot(self.lifecycle.checkpointing)
         self._background = BackgroundEvaluation(context, chief, self.lifecycle, self._last)
         self._policy = NanPolicy(context.config.on_nan, can_go_back=False)
-        self._rate = Rate()
+        self._rate, self._trained = Rate(), 0.0
         self._losses: list[float] = []
         self._spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
         self._all_spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
@@ -115,6 +115,7 @@ class AsyncChief:
     def applied(self, update: Applied) -> None:
         self._step += 1
         self._rate.step(update.examples)
+        self._trained += update.examples
         if math.isnan(self._counting_since):
             self._counting_since = time.monotonic()
         for worker, spent in zip(update.workers, update.spent, strict=True):
@@ -208,6 +209,7 @@ class AsyncChief:
                 },
                 more=staleness,
                 staleness=clocks.histogram,
+                examples=self._trained,
             )
         )
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hpc_train.doctor import files as doctor_files
 from hpc_train.doctor.examine import demo_runs
 from hpc_train.doctor.files import file_findings, mount_of
-from hpc_train.doctor.machine import Gpu, gpu_finding, limits_finding, parse_gpus, shared_memory_finding
+from hpc_train.doctor.machine import Gpu, energy_finding, gpu_finding, limits_finding, parse_gpus, shared_memory_finding
 from hpc_train.doctor.mpi import (
     allreduce_finding,
     duration,
@@ -37,6 +37,8 @@ from hpc_train.doctor.slurm import (
     slurm_finding,
 )
 from hpc_train.doctor.tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
+from hpc_train.telemetry.energy.counter import Counter
+from hpc_train.telemetry.energy.node import NodeCounters
 from tests.support import LIMIT_SECS, is_gone, wait_for
 
 FINE = Outcome(0)
@@ -548,3 +550,10 @@ def test_neither_tensorflow_nor_mpi_is_imported_to_find_out() -> None:
         "print({'tensorflow', 'mpi4py', 'horovod', 'keras'} & {*sys.modules})"
     )
     assert Tool([sys.executable, "-c", program], LIMIT_SECS).outcome().out == "set()\n"
+
+
+def test_energy() -> None:
+    counters = (Counter("package-0", lambda: 0.0), Counter("package-0/dram", lambda: 0.0))
+    found = energy_finding(NodeCounters(counters, "processors and memory", "GPUs: pynvml is not installed"))
+    assert (found.result, found.found) == ("ok", "processors and memory: 2 counters; not GPUs: pynvml is not installed")
+    assert energy_finding("no counters") == Finding("energy", "not here", "not measured: no counters")

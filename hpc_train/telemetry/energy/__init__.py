@@ -1,0 +1,1 @@
+"""Energy as machines measure it, in joules; nothing here estimates."""

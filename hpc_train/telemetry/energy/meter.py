@@ -1,0 +1,78 @@
+"""A meter: joules since it began, from counters that are read now and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from hpc_train.telemetry.energy.counter import LARGEST_STEP_WATTS, Counter, checked
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECS = 10.0
+"""A processor's counter wraps after 3 minutes at the soonest: 65,536 J at 350 W."""
+
+
+class Meter:
+    """Adds up what `counters` count from `begin` on, in a thread of its own. Context manager; local.
+
+    A counter that can no longer be read, or goes back, ends the measurement as a whole: a part would pass for all.
+
+    Attributes:
+        failed: Why nothing is measured any more, in words; None as long as it is.
+    """
+
+    def __init__(
+        self, counters: Sequence[Counter], every_secs: float = SAMPLE_SECS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._counters, self._every_secs, self._clock = tuple(counters), every_secs, clock
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._joules, self._read_at = 0.0, clock()
+        self._before: list[float] = []
+        self.failed: str | None = None
+        self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    @property
+    def joules(self) -> float | None:
+        """Since it began, as last read; None where it has failed."""
+        with self._lock:
+            return None if self.failed else self._joules
+
+    def read(self) -> float | None:
+        """The same, read now."""
+        self._sample()
+        return self.joules
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_secs):
+            self._sample()
+
+    def _sample(self) -> None:
+        with self._lock:
+            if self.failed is not None:
+                return
+            name = ""
+            try:
+                now, found, used = self._clock(), [], 0.0
+                for place, counter in enumerate(self._counters):
+                    name = counter.name
+                    found.append(checked(counter.read()))
+                    used += counter.since(self._before[place], found[-1]) if self._before else 0.0
+                if used > LARGEST_STEP_WATTS * (now - self._read_at + 1):
+                    raise ValueError(f"{used:g} J in {now - self._read_at:.1f} s")
+            except (OSError, ValueError) as error:
+                self.failed = f"the counter {name} failed: {error}"
+                log.info(f"energy is no longer measured: {self.failed}")
+                return
+            self._before, self._read_at = found, now
+            self._joules += used

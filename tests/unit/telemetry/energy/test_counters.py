@@ -1,0 +1,149 @@
+"""Counters of stand-ins for /sys, NVML and Slurm: what is counted, once, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_train.telemetry.energy.counter import Counter, NotMeasuredError, read_number
+from hpc_train.telemetry.energy.node import node_counters, nvml, rapl
+from hpc_train.telemetry.energy.slurm import slurm_counter, sum_of
+from tests.unit.telemetry.energy.machine import Machine
+
+
+class Gpus:
+    """What pynvml shows of two GPUs, one of which it lists twice."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, counts: bool = True) -> None:
+        self.millijoules, self.counts = {"GPU-a": 1000, "GPU-b": 5000}, counts
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
+        return ["GPU-a", "GPU-b", "GPU-a"][number]
+
+    def nvmlDeviceGetUUID(self, device: str) -> str:
+        return device
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: str) -> int:
+        if not self.counts:
+            raise self.NVMLError("Not Supported")
+        return self.millijoules[device]
+
+
+def values(counters: Any) -> dict[str, float]:
+    return {counter.name: counter.read() for counter in counters}
+
+
+def test_packages_and_memory_are_counted_once(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.zone("intel-rapl:0", "package-0", 1_000_000)
+    machine.zone("intel-rapl:0/intel-rapl:0:0", "core", 400_000)
+    machine.zone("intel-rapl:0/intel-rapl:0:1", "dram", 250_000)
+    machine.zone("intel-rapl:1", "package-1", 2_000_000)
+    machine.zone("intel-rapl:1/intel-rapl:1:0", "dram", 500_000)
+    machine.zone("intel-rapl:2", "psys", 9_000_000)
+    machine.zone("intel-rapl-mmio:0", "package-0", 1_100_000)
+    found = rapl(tmp_path)
+    assert values(found) == {"package-0": 1.0, "package-0/dram": 0.25, "package-1": 2.0, "package-1/dram": 0.5}
+    assert found[0].wraps_at == pytest.approx(262143.328850)
+
+
+def test_what_root_alone_may_read_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path)
+    machine.zone("intel-rapl:0", "package-0", 1_000_000)
+    machine.zone("intel-rapl:1", "package-1", 2_000_000)
+    refused = str(machine.zone("intel-rapl:1/intel-rapl:1:0", "dram", 1) / "energy_uj")
+
+    def read(path: Path, unit: str = "") -> int:
+        if str(path) == refused:
+            raise PermissionError(13, "Permission denied", refused)
+        return read_number(path, unit)
+
+    monkeypatch.setattr("hpc_train.telemetry.energy.node.read_number", read)
+    with pytest.raises(NotMeasuredError, match="readable by root alone"):
+        rapl(tmp_path)
+
+
+def test_cray_counts_the_whole_node(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.zone("intel-rapl:0", "package-0", 1_000_000)
+    machine.cray("384 J 1700000000 us\n")
+    found = node_counters(tmp_path, Gpus())
+    assert (values(found.counters), found.covers, found.lacks) == ({"energy": 384.0}, "the whole node", "")
+    machine.cray("384 W 1700000000 us\n")  # not the file that it should be: the next source is asked
+    assert node_counters(tmp_path, Gpus()).covers == "processors and memory and GPUs"
+
+
+def test_gpus_are_counted_once_each_and_said_to_be_all_there_is(tmp_path: Path) -> None:
+    assert values(nvml(Gpus())) == {"GPU-a": 1.0, "GPU-b": 5.0}
+    found = node_counters(tmp_path, Gpus())
+    assert (found.covers, found.lacks) == ("GPUs", "processors and memory: the machine shows no counters (RAPL)")
+    with pytest.raises(NotMeasuredError, match=r"RAPL.*; GPUs: NVML does not tell: Not Supported"):
+        node_counters(tmp_path, Gpus(counts=False))
+
+
+def test_a_bare_machine_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NotMeasuredError, match=r"processors and memory: the machine shows no counters \(RAPL\)"):
+        node_counters(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "1" * 21, "1 J J", "1 W", "12 J 5", "\x001", "9" * 5000])
+def test_other_content_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "counter").write_text(text)
+    with pytest.raises((ValueError, OSError)):
+        read_number(tmp_path / "counter", "J")
+
+
+@given(st.floats(0, 1e6), st.floats(0, 9e4), st.floats(1e5, 1e6))
+def test_a_counter_that_wraps_loses_nothing(begin: float, used: float, wraps_at: float) -> None:
+    counter = Counter("c", lambda: 0.0, wraps_at)
+    before = begin % wraps_at
+    assert counter.since(before, (before + used) % wraps_at) == pytest.approx(used, abs=1e-6)
+
+
+def test_a_counter_that_goes_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="gone back"):
+        Counter("c", lambda: 0.0).since(2.0, 1.0)
+
+
+def slurm(folder: Path, kind: str, sstat: str) -> dict[str, str]:
+    """PATH and job of a stand-in for Slurm's programs."""
+    for name, text in (("scontrol", f"AcctGatherEnergyType    = {kind}\n"), ("sstat", sstat)):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        program.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
+
+
+def test_slurm_is_asked_where_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = slurm(tmp_path, "acct_gather_energy/rapl", "17.batch|120\n17.0|3000\n")
+    monkeypatch.setenv("PATH", env["PATH"])
+    assert slurm_counter(env).read() == 3120
+    with pytest.raises(NotMeasuredError, match="no job"):
+        slurm_counter({})
+    with pytest.raises(NotMeasuredError, match="no job"):  # that of this machine's queue has no steps of Slurm
+        slurm_counter({"HPC_TRAIN_JOB_ID": "3"})
+    for kind in ("acct_gather_energy/none", "(null)"):
+        slurm(tmp_path, kind, "17.0|3000\n")
+        with pytest.raises(NotMeasuredError, match="AcctGatherEnergyType"):
+            slurm_counter(env)
+
+
+@pytest.mark.parametrize("text", ["", "17.0|\n", "17.0|4294967294\n", "17.0|1.2K\n", "17.0|5\n17.1|-1\n", "x"])
+def test_slurm_that_does_not_tell(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape("sstat")):
+        sum_of(text)
