@@ -121,8 +121,8 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         found.append(("soft", f"Stopped early{at}", str(stopped.get("reason", ""))))
     if lost := [record for record in history.records if record.kind == "lost_rank"]:
         texts = [
-            f"Rank {words.number(record.number('rank') or 0)} was killed by {record.text('signal') or 'a signal'} after "
-            f"step {record.step:,}."
+            f"Rank {words.number(record.number('rank') or 0)} was killed by {record.text('signal') or 'a signal'} "
+            f"after step {record.step:,}."
             for record in lost[:MOST_LOST]
         ]
         title = f"Went on without {words.count(len(lost), 'lost worker')}"
