@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 
 from hpc_train import stdio
 from hpc_train.lazy import importing
+from hpc_train.resilience.guard import stand_guard
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.start_timeline import start_timeline
 
@@ -16,6 +18,8 @@ def main() -> None:
     start_timeline.begin("imports")
     stdio.set_up()
     signals, asked = StopSignals(), _command(sys.argv[1:])
+    if asked == "train":
+        stand_guard(os.environ)
     with signals if asked in ("train", "evaluate") else nullcontext():
         with importing():
             from hpc_train.cli.app import run

@@ -13,6 +13,7 @@ from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import errors, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
+from hpc_train.outcome import EXIT_FAILED
 
 if TYPE_CHECKING:
     from hpc_train.jobs.launch.rank_hosts import RankHosts
@@ -60,6 +61,12 @@ def train(
         train_job(world, job, chosen, folder, context.obj, delays.get(world.rank, 0.0))
     except Exception as error:
         sys.exit(report_error(world, error))
+    except SystemExit as stopped:
+        if world.apart:
+            world.leave(stopped.code if isinstance(stopped.code, int) else EXIT_FAILED)
+        raise
+    if world.apart:
+        world.leave(0)
 
 
 def launch(
@@ -88,6 +95,7 @@ def launch(
         mpirun = Mpirun()
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings
+        from hpc_train.resilience.guard import ALLOWED
         from hpc_train.telemetry.units import counted
 
     with errors():
@@ -95,6 +103,8 @@ def launch(
         ranks = (ranks or 1) if places is None else places.ranks
         job = load_job(job_file, settings or [], data_root)
         _delays(debug_delay or [])
+        if job.run.on_lost_worker == "continue":
+            os.environ.setdefault(ALLOWED, "1")
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in masked_settings(settings or [])]
         more += [f"--data-root={data_root}"] if data_root is not None else []

@@ -55,6 +55,7 @@ class RunOptions:
     shard_optimizer: bool = False
     parameter_servers: Count = 1
     max_staleness: Annotated[int, Field(ge=0, strict=True)] | None = None
+    on_lost_worker: Literal["end", "continue"] = "end"
     prefetch_parameters: bool = False
     scale_lr_by_staleness: bool = False
     save_checkpoints_steps: Count | None = None
@@ -131,6 +132,21 @@ class RunOptions:
             raise ValueError(f"`{info.field_name}` is for `strategy: async`")
         return value
 
+    @field_validator("on_lost_worker")
+    @classmethod
+    def _can_do_without_one(cls, value: str, info: ValidationInfo) -> str:
+        if value == "continue" and info.data.get("strategy") == "sync":
+            raise ValueError(
+                "`on_lost_worker: continue` is for `strategy: async`; a synchronous step needs all ranks: have the job "
+                "started again (`hpc-train launch --max-restarts`)"
+            )
+        if value == "continue" and info.data.get("max_staleness") == 0:
+            raise ValueError(
+                "`on_lost_worker: continue` and `max_staleness: 0`, whose steps need all workers, exclude each other; "
+                "set `max_staleness` to 1 or more"
+            )
+        return value
+
     @field_validator("prefetch_parameters", "scale_lr_by_staleness", "steps_in_flight")
     @classmethod
     def _has_stale_gradients(cls, value: Any, info: ValidationInfo) -> Any:
@@ -192,6 +208,8 @@ class RunConfig(RunOptions):
         parameter_servers: How many (async). Rank 0 is the first, and the chief; each holds a part of the parameters.
         max_staleness: How many gradients a worker may be ahead of the slowest one (async; stale synchronous parallel);
             `None`: no bound. 0 averages a gradient of each worker for each step: synchronous training.
+        on_lost_worker: When a worker is killed by a signal (async): `"end"` ends the job; `"continue"` goes on with the
+            others, which make its steps, too. The job's next start has all ranks again.
         prefetch_parameters: Workers fetch parameters while they compute, at the price of one more step of staleness.
         scale_lr_by_staleness: Divide the learning rate of a gradient by its staleness, where that is above 1 (async).
         save_checkpoints_steps, save_checkpoints_secs: Interval between checkpoints; one of the two, 600 s when

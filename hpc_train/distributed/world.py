@@ -50,6 +50,7 @@ class World:
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
         process_sets: Horovod's, by their ranks, once it runs.
         notes: What the user should know of how the ranks were joined; the same on all.
+        apart: Whether each rank leaves by itself, and without MPI_Finalize, since one may be lost: with `leave`.
     """
 
     def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
@@ -63,6 +64,7 @@ class World:
         self.process_sets: dict[tuple[int, ...], Any] = {}
         self.notes: list[str] = []
         self._known: BaseException | None = None
+        self.apart = False
 
     @staticmethod
     def alone() -> World:
@@ -316,7 +318,7 @@ class World:
         sys.stderr.flush()
         if self._horovod is not None:
             self._horovod.shutdown()
-        if self.comm is not None:
+        if self.comm is not None and not self.apart:
             from mpi4py import MPI
 
             MPI.Finalize()

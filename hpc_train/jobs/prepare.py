@@ -220,7 +220,9 @@ def _completed(
     report: ReportLine,
 ) -> Submission:
     """The draft with what it runs on, where, and after what."""
-    done, ranks, chosen = draft, least_ranks(job), None  # what the job wants is not known where its tier is not
+    survives = isinstance(job, JobConfig) and job.run.on_lost_worker == "continue"
+    done = replace(draft, survives=survives)
+    ranks, chosen = least_ranks(job), None  # what the job wants is not known where its tier is not
     with problems.gathered():
         chosen = choose(placement.backend, os.environ)
         done = replace(done, backend=chosen.name)

@@ -16,6 +16,9 @@ from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import gallery, render
 
+MOST_LOST = 20
+"""Lost ranks that are listed."""
+
 
 def write_report(job_dir: Path, out: Path | None = None) -> Path:
     """Writes the report of a job as one HTML file that needs nothing else; returns its path.
@@ -116,6 +119,14 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         step = as_number(stopped.get("step"))
         at = f" at step {int(step):,}" if step is not None else ""
         found.append(("soft", f"Stopped early{at}", str(stopped.get("reason", ""))))
+    if lost := [record for record in history.records if record.kind == "lost_rank"]:
+        texts = [
+            f"Rank {words.number(record.number('rank') or 0)} was killed by {record.text('signal') or 'a signal'} "
+            f"after step {record.step:,}."
+            for record in lost[:MOST_LOST]
+        ]
+        title = f"Went on without {words.count(len(lost), 'lost worker')}"
+        found.append(("soft", title, "\n".join(texts)))
     if state_of(history) == "unknown":
         found.append(("soft", "No status", "The job-dir holds no status.json that can be read."))
     elif not history.series("train"):

@@ -39,7 +39,11 @@ class Verdict:
 
 
 def judge(
-    reports: Mapping[int, Report], places: Sequence[str], stood_secs: float, timeout_secs: float
+    reports: Mapping[int, Report],
+    places: Sequence[str],
+    stood_secs: float,
+    timeout_secs: float,
+    gone: Collection[int] = (),
 ) -> Verdict | None:
     """Decides who keeps the job from moving on; None: nobody yet, since a rank that answers has moved lately.
 
@@ -48,11 +52,12 @@ def judge(
         places: Host and process of every rank, as text ("host n2, pid 123").
         stood_secs: How long the judge itself has not moved.
         timeout_secs: A rank that has not moved for less is taken for a slow one, and waited for.
+        gone: Ranks that have left, or are known to be lost.
 
     The first of these that some ranks, but not all, meet: they do not answer; they wait for input; they are behind
     in step; they do something while others wait for it. A phase whose name begins with "waiting for " is a wait.
     """
-    ranks = range(len(places))
+    ranks = [rank for rank in range(len(places)) if rank not in gone]
     silent = [rank for rank in ranks if rank not in reports]
     if silent:
         they = "it" if len(silent) == 1 else "them"

@@ -34,12 +34,12 @@ class StatusFile:
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
     ({rank, message}, `signal` where one killed the rank, and where an exception ended it, `doing`: what the rank was
     at, as in "training step 8", and `where`: the user's line), `job_id` (in Slurm, or in this machine's queue),
-    `requeues`, `restarts`, `restart_reason` (why its batch script started the ranks again, on which nodes), `output`
+    `requeues`, `restarts`, `restart_reason` (why the ranks were started again, and where), `output`
     (the file that has what the job prints, where there is one), `command` and `cwd` (what starts it again, and where),
     `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`, `process_start`, `boot_id`),
     `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`, `started` and `updated` (seconds
-    since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
-    `energy` is as EnergyAccount.field describes it.
+    since 1970); in an asynchronous job `staleness` ({mean, max}), `steps_by_rank`, and `lost_ranks` where it went on
+    without some. `energy` is as EnergyAccount.field describes it.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 

@@ -134,7 +134,8 @@ def keras_run(
     """The Run of a Keras model."""
     with build(world, job, run, strategy_of(job.config.strategy), manager, lock, signals) as context:
         done = context.training(context)
-        last_word(world, job, context.energy, context.chief.reporter if context.chief else None)
+        together = World.alone() if world.apart else world  # nodes of a job that may lose ranks tell the chief nothing
+        last_word(together, job, context.energy, context.chief.reporter if context.chief else None)
         return done
 
 

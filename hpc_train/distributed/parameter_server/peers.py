@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,10 +16,14 @@ class Peers:
 
     Args:
         layouts: Of all servers, the first one included.
+
+    Attributes:
+        meanwhile: Called again and again while a server is waited for.
     """
 
     def __init__(self, window: Window, layouts: Sequence[ServerLayout]) -> None:
         self._window, self._layouts, self._wanted = window, layouts, 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def fetch_states(self, into: Sequence[np.ndarray], version: int) -> None:
         """Copies what each of them has written of its state into an array of `into` (uint8), one for each.
@@ -34,6 +38,7 @@ class Peers:
         for (server, layout), array in zip(self._others(), into, strict=True):
             patience = Patience()
             while self._window.words(server, layout.word(at.STATE_READY))[0] != self._wanted:
+                self.meanwhile()
                 patience.wait()
             self._window.add(server, layout.word(at.BUSY), 1)
             self._window.get(array, server, layout.state)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from hpc_train.distributed.parameter_server import window_layout as at
-from hpc_train.distributed.parameter_server.clocks import Clocks
+from hpc_train.distributed.parameter_server.clocks import NOBODY, Clocks
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.window import Patience, Window
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, ServerLayout, control_words, mailboxes
@@ -62,10 +62,13 @@ class Server:
         server: Its number, which is its rank.
         bound: max_staleness; None: no bound.
         scale: Divide the learning rate of an update by its staleness, where that is above 1.
+        survives: Whether workers may be lost.
 
     Attributes:
         version: Updates made so far (those left out count too). clocks: what the workers have done.
         carried: What each worker carried last (uint8), None before its first gradient. On the first server.
+        lost: The workers that were. ended_by_loss: whether the last one that trained was, before anybody asked to stop.
+        waits: By worker, the ticket that it waits with and 1, else 0.
     """
 
     def __init__(
@@ -78,14 +81,18 @@ class Server:
         carried_nbytes: int = 0,
         bound: int | None = None,
         scale: bool = False,
+        survives: bool = False,
     ) -> None:
         self._window, self._layout, self._shard = window, layout, shard
-        self._bound, self._scale = bound, scale
+        self._bound, self._scale, self._survives = bound, scale, survives
         memory = window.memory
-        self._control = control_words(memory, layout)
+        self.control = self._control = control_words(memory, layout)
         self._boxes = mailboxes(memory, layout, partition, server, carried_nbytes)
         headers = memory[layout.headers : layout.header(layout.workers)].view(np.int64)
-        self._flags = headers.reshape(layout.workers, at.HEADER_WORDS)[:, at.FLAG]
+        by_worker = headers.reshape(layout.workers, at.HEADER_WORDS)
+        self._flags, self._held, self.waits = (by_worker[:, word] for word in (at.FLAG, at.HELD, at.WAITS))
+        self.lost: set[int] = set()
+        self.ended_by_loss = False
         self._taken = np.zeros(layout.workers, np.int64)
         self._copies = [
             (memory[start : start + at.HEAD].view(np.int64), memory[start + at.HEAD : start + at.HEAD + layout.part])
@@ -137,23 +144,41 @@ class Server:
             until_released: And until the first server, which fetches the state before, lets this one go.
         """
         patience = Patience()
-        while self.clocks.training or (until_released and not self._control[at.RELEASED]):
-            if self._window.shared:
-                self._window.sync()
-            else:
-                self._window.progress()
+        while self._is_wanted(until_released):
+            self.let_others_move()
             wanted = self._control[at.STATE_WANTED]
             if wanted != self._control[at.STATE_READY] and self.version >= self._control[at.STATE_AGE]:
                 self._shard.write_state(self._state)
                 self._window.sync()
                 self._control[at.STATE_READY] = wanted
-            if not self._control[at.HOLD] and self._take_what_has_come(events):
+            if self._survives:
+                self._control[at.SLOWEST] = self._slowest()
+            if self._take_what_has_come(events):
                 patience.reset()
                 continue
             events.idle()
-            if self._control[at.BUSY] > 0:
+            if self._control[at.BUSY] > len(self.lost):  # of whom each may have been lost while it was helped
                 patience.reset()
             patience.wait()
+
+    def let_others_move(self) -> None:
+        """Sees what others have written, and lets MPI do what they ask for."""
+        if self._window.shared:
+            self._window.sync()
+        else:
+            self._window.progress()
+
+    def _is_wanted(self, until_released: bool) -> bool:
+        if until_released and self._survives:  # a lost worker may have taken leave of the first one alone
+            return not self._control[at.RELEASED]
+        return bool(self.clocks.training or (until_released and not self._control[at.RELEASED]))
+
+    def _slowest(self) -> int:
+        """The slowest clock that others have to mind: not that of a worker that waits for tickets."""
+        if not self._survives:
+            return self.clocks.slowest
+        clocks = (self.clocks.applied[worker] for worker in self.clocks.training if not self.waits[worker])
+        return min(clocks, default=NOBODY)
 
     def _take_what_has_come(self, events: Events) -> bool:
         """Applies what lies in the mailboxes; False where there is nothing.
@@ -162,7 +187,7 @@ class Server:
         otherwise wait together, compute together, and come together again.
         """
         have = np.flatnonzero(self._flags > self._taken)
-        if not have.size:
+        if not have.size or self._held.any():
             return False
         self._window.sync()  # what the flags announce is read after them
         first = int(np.searchsorted(have, self._next))
@@ -170,8 +195,11 @@ class Server:
             box = self._boxes[worker]
             self._taken[worker] += 1
             assert box.flag == self._taken[worker], "a worker pushed before its last push was taken"
-            if box.kind == at.LEAVES:
+            if box.kind in (at.LEAVES, at.LOST):
                 self.clocks.leave(worker)
+                if box.kind == at.LOST:
+                    self.lost.add(worker)
+                    self.ended_by_loss = not (self.clocks.training or self._control[at.STOP])
                 self._let_go([worker])
             elif self._bound == 0:
                 self._round[worker] = box
@@ -185,7 +213,7 @@ class Server:
     def _let_go(self, workers: Sequence[int]) -> None:
         if self.version != self._published:
             self.publish()
-        self._control[at.SLOWEST] = self.clocks.slowest
+        self._control[at.SLOWEST] = self._slowest()
         for worker in workers:
             self._control[at.APPLIED + worker] = self._taken[worker]
 

@@ -54,6 +54,7 @@ class Window:
     Attributes:
         memory: This rank's, uint8 `[nbytes]`, aligned to 64 bytes, zeros at first.
         shared: Whether the memory is the node's.
+        alone: Whether other ranks may not come when this one closes it, which then only forgets it.
 
     Raises:
         mpi4py.MPI.Exception: This MPI cannot.
@@ -63,6 +64,7 @@ class Window:
         from mpi4py import MPI
 
         self._mpi, self._comm, self._lock = MPI, comm, threading.RLock()
+        self.alone = False
         room = nbytes + ALIGNMENT if nbytes else 0
         self.shared = os.environ.get(SHARED_VARIABLE) != "0" and self._on_one_node()
         try:
@@ -94,7 +96,7 @@ class Window:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:  # else the other ranks may not come
+        if error is None and not self.alone:  # else the other ranks may not come
             self.memory = np.zeros(0, np.uint8)
             self._window.Unlock_all()
             self._window.Free()

@@ -20,28 +20,36 @@ from hpc_train.distributed.tensors import aligned
 WORD = 8
 LINE = 64
 
-TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, STATE_AGE, RELEASED, BUSY, HOLD, TEST = range(11)
+TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, STATE_AGE, RELEASED, BUSY, LIMIT, TEST = range(11)
 """Control words. TICKETS, STOP: on the first server. SLOWEST: the fewest gradients applied of any worker that trains.
 STATE_WANTED, STATE_READY: the snapshot that is asked for, and the one in `state`; STATE_AGE: how many updates it is to
 contain at least. RELEASED: the server may leave. BUSY:
-ranks that wait for the server's help right now. HOLD: workers whose pulls are overtaken by publications, which wait."""
+ranks that wait for the server's help right now. LIMIT: where a lost worker does not end the job, below which tickets
+are good; on the first server."""
+SIGNALS = 11
+"""Control words of the first server, by signal in the order of STOP_CODES: whether another rank has received it."""
 APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT, GAP = range(11)
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT, GAP, HELD, WAITS = range(13)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
-loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied."""
+loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied. HELD:
+whether the worker's pulls are overtaken by publications, which wait. WAITS: the ticket that it waits with and 1; 0: it
+waits for none."""
 SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION, "gap": GAP}
 """What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known.
 The gap, in which its device waited for the host, is beside the others."""
-SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
+SIGNALLED, OUT_OF_ROUNDS, FINISH, ALL_APPLIED = 1, 2, 3, 4
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
-and rounds cannot be completed."""
+and rounds cannot be completed; all steps have been made, and those who wait for tickets may leave."""
+NO_LIMIT = 2**62
+"""Of tickets, where a job has no last step."""
 HAS_LEFT = 2**62
 """The number of an exchange that a worker which has left took part in: it takes part in none."""
-GRADIENT, BAD, LEAVES = range(3)
-"""Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word."""
+GRADIENT, BAD, LEAVES, LOST = range(4)
+"""Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word; that
+it is lost, which the first server writes."""
 
 HEAD = LINE
 """Bytes of the head of parameters, and of the count before rows' numbers."""

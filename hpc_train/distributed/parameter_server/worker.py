@@ -24,10 +24,11 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class State:
-    """What servers report: whether to leave, and the clock of the slowest worker."""
+    """What servers report: whether to leave, the clock of the slowest worker, and below which tickets are good."""
 
     stop: bool
     slowest: int
+    limit: int
 
 
 class Worker:
@@ -64,11 +65,17 @@ class Worker:
         words = self._window.words(FIRST, 0, at.APPLIED)
         others = list(enumerate(self._layouts))[1:]
         slowest = [int(self._window.words(server, layout.word(at.SLOWEST))[0]) for server, layout in others]
-        return State(bool(words[at.STOP]), min([int(words[at.SLOWEST]), *slowest]))
+        return State(bool(words[at.STOP]), min([int(words[at.SLOWEST]), *slowest]), int(words[at.LIMIT]))
 
     def ask_to_stop(self, because: int = at.SIGNALLED) -> None:
         """Asks all workers to leave, because of a signal or another reason (see layout)."""
         self._window.replace(FIRST, self._layouts[FIRST].word(at.STOP), because)
+
+    def wait_with(self, ticket: int | None) -> None:
+        """Reports that this worker waits until `ticket` is good, having nothing to push; None: it waits no more."""
+        for server, layout in enumerate(self._layouts):
+            place = layout.header(self._worker) + at.WAITS * at.WORD
+            self._window.replace(server, place, 0 if ticket is None else ticket + 1)
 
     def pull(self, arena: np.ndarray | None = None) -> list[int]:
         """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.
@@ -87,8 +94,7 @@ class Worker:
             attempts += 1
             if attempts == MAX_ATTEMPTS:
                 held = list(waiting)
-                for server in held:
-                    self._window.add(server, self._layouts[server].word(at.HOLD), 1)
+                self._hold(held, 1)
             for server in waiting:
                 layout = self._layouts[server]
                 waiting[server] = int(self._window.words(server, layout.word(at.PUBLICATION))[0])
@@ -101,9 +107,12 @@ class Worker:
                 begun = int(self._window.words(server, layout.parameters[waiting[server] % 2])[0])
                 if begun == waiting[server]:
                     del waiting[server]
-        for server in held:
-            self._window.add(server, self._layouts[server].word(at.HOLD), -1)
+        self._hold(held, 0)
         return [int(head[1]) for head in self._heads]
+
+    def _hold(self, servers: Sequence[int], value: int) -> None:
+        for server in servers:
+            self._window.replace(server, self._layouts[server].header(self._worker) + at.HELD * at.WORD, value)
 
     def mean(self, numbers: np.ndarray) -> np.ndarray:
         """The mean of what all workers give for the gradient that each computes now, so that they wait for each other.
@@ -210,7 +219,10 @@ class Worker:
         numbers[at.LOSS], numbers[at.ROWS], numbers[at.WEIGHT] = loss, examples, weight
         for name, word in at.SPENT.items():
             numbers[word] = 0.0 if spent is None else spent.get(name, 0.0)
-        for server, layout in enumerate(self._layouts):
+        servers = list(enumerate(self._layouts))
+        if kind == at.LEAVES:  # the first server lets the others go once it has heard of it
+            servers.reverse()
+        for server, layout in servers:
             header[at.VERSION] = self.versions[server]
             place = layout.header(self._worker)
             self._window.put(header[at.VERSION :].view(np.uint8), server, place + at.VERSION * at.WORD)

@@ -75,6 +75,7 @@ class Submission:
         job_id: Its number in the queue; None while it is being submitted.
         args: What follows `python` in a program's command.
         folder: Which folder its job-dir is, once it has been made.
+        survives: Whether it goes on where a rank is lost.
     """
 
     token: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -95,6 +96,7 @@ class Submission:
     job_id: Number | None = None
     args: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)] = ()
     folder: FolderIdentity | None = None
+    survives: bool = False
 
     def save(self, job_dir: Path) -> None:
         """Replaces SUBMISSION_FILE in `job_dir`, without its secrets."""

@@ -19,6 +19,7 @@ from hpc_train.engine.loop import End, Outcome
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
+from hpc_train.strategies.asynchronous.losses import Losses
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
 from hpc_train.telemetry.progress import GAP, Rate, shares_of
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
@@ -38,10 +39,19 @@ class AsyncChief:
     """
 
     def __init__(
-        self, context: RunContext, chief: ChiefServices, server: Server, state: RemoteState, shard: OptimizerShard
+        self,
+        context: RunContext,
+        chief: ChiefServices,
+        server: Server,
+        state: RemoteState,
+        shard: OptimizerShard,
+        losses: Losses | None = None,
     ) -> None:
         self._context, self._reporter, self._shard = context, chief.reporter, shard
         self._config, self._max_steps = context.config, context.job.train_spec.max_steps
+        if losses is not None:
+            state.peers.meanwhile = lambda: losses.look(self._step)
+        self._lost_workers = losses
         self._server, self._state, self._roles = server, state, (roles := context.plan.roles)
         self._step = self._reported = context.plan.first_step
         batches = roles.readers if context.config.max_staleness == 0 else 1
@@ -67,6 +77,8 @@ class AsyncChief:
             with self._reporter.showing():
                 watchdog.at("waiting for gradients", None)
                 self._server.serve(self)
+                if self._lost_workers is not None:
+                    self._lost_workers.end(self._step)
                 self.cut_short = self._server.signalled and self._max_steps != self._step
                 if self._step > self._reported:
                     self._report(last=True)
@@ -139,6 +151,8 @@ class AsyncChief:
         return True
 
     def idle(self) -> None:
+        if self._lost_workers is not None:
+            self._lost_workers.look(self._step)
         if self._context.signals.received is not None:
             self._server.stop()
         self._background.look(self._step)

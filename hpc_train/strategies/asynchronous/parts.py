@@ -8,10 +8,11 @@ from typing import Any
 
 from hpc_train.distributed.optimizer_variables import OptimizerVariables
 from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.parameter_server.window_layout import SIGNALS, ServerLayout
 from hpc_train.distributed.partition import Partition
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import nbytes_of, places
+from hpc_train.outcome import STOP_CODES
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,15 @@ class AsyncParts:
     carried: Sequence[Any]
     trainable: Sequence[Any]
     optimizer: OptimizerVariables
+
+    def note_signal(self, name: str) -> None:
+        """Lets the chief know that this rank has received the signal called `name`."""
+        self.window.replace(0, self.layouts[0].word(SIGNALS + list(STOP_CODES).index(name)), 1)
+
+    def noted_signal(self) -> str | None:
+        """The signal that a rank has let the chief know of; of several the first of STOP_CODES. For the chief."""
+        words = self.window.words(0, self.layouts[0].word(SIGNALS), len(STOP_CODES))
+        return next((name for name, word in zip(STOP_CODES, words, strict=True) if word), None)
 
 
 def carried_places(carried: Sequence[Any]) -> tuple[list[int], int]:

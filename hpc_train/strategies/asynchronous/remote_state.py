@@ -40,8 +40,8 @@ class RemoteInput:
 class RemoteState:
     """The state of a job whose parameters lie on servers, as a checkpoint has it. For the first server.
 
-    Batch-norm averages and the like are the means of what the workers carried last; random states and other integers
-    are the first worker's.
+    Batch-norm averages and the like are the means of what the workers that are left carried last; random states and
+    other integers are the first worker's.
 
     Args:
         shard: Of this server. at: called with what this process does.
@@ -95,7 +95,8 @@ class RemoteState:
                 copy[...] = fetched[offset : offset + copy.nbytes].view(copy.dtype).reshape(copy.shape)
 
     def _spread_carried(self) -> None:
-        received = [array for array in self._server.carried if array is not None]
+        known = {worker: array for worker, array in enumerate(self._server.carried) if array is not None}
+        received = [array for worker, array in known.items() if worker not in self._server.lost] or [*known.values()]
         first = self._server.carried[0]
         offsets, _ = carried_places(self._carried)
         for variable, offset in zip(self._carried, offsets, strict=True):

@@ -105,6 +105,7 @@ class AsyncWorker:
         self, context: RunContext, parts: AsyncParts, worker: Worker, bound: Bound, step: GradientStep, depth: int
     ) -> None:
         self._context, self._watchdog, self._hooks = context, context.watchdog, context.hooks
+        self._parts = parts
         self._worker, self._bound, self._gradients, self._depth = worker, bound, step, depth
         step.exchange = worker.mean
         mean, max_steps = context.config.max_staleness == 0, context.plan.max_steps
@@ -114,6 +115,9 @@ class AsyncWorker:
         self._read_carried: Callable[[], list[Any]] = reader_of(parts.carried, to_host=True) if parts.carried else list
         self._stream, self._in_flight = Stream(depth), deque[_InFlight]()
         self._batch: Any = None
+        self._survives = context.config.on_lost_worker == "continue"
+        self._ticket: int | None = None
+        self._waits = False
         self._no_more, self._asked_to_stop, self._asked_to_finish = tickets == 0, False, False
         self._times, self._computing, self._exchange = TimeShares(), Stopwatch(), Stopwatch()
         self._waited_secs = self._done_at = 0.0
@@ -136,7 +140,8 @@ class AsyncWorker:
         self._watchdog.at("waiting for the servers to take the last word", None)
         worker.wait_until_taken()
         worker.leave()
-        worker.wait_until_taken()
+        if not self._survives:  # else servers may leave as soon as they have heard of it
+            worker.wait_until_taken()
 
     def _dispatch_what_may_fly(self) -> bool:
         """Dispatches as many gradients as may be in flight now; whether any is."""
@@ -170,19 +175,41 @@ class AsyncWorker:
         self._watchdog.at("waiting for slower workers", None)
         while True:
             if context.signals.received is not None and not self._asked_to_stop:
+                self._parts.note_signal(context.signals.received)
                 worker.ask_to_stop()
                 self._asked_to_stop = True
             state = worker.state()
             if state.stop:
                 self._no_more = True
                 return None
-            if may_begin(worker.pushed + len(self._in_flight), state.slowest, context.config.max_staleness):
+            good = not self._survives or self._has_good_ticket(state.limit)
+            if good and may_begin(worker.pushed + len(self._in_flight), state.slowest, context.config.max_staleness):
+                if self._survives:
+                    ticket, self._ticket = self._ticket, None
+                    return ticket
                 ticket = worker.take_ticket()
                 self._no_more = self._tickets is not None and ticket >= self._tickets
                 return None if self._no_more else ticket
             if self._in_flight:
                 return None
             patience.wait()
+
+    def _has_good_ticket(self, limit: int) -> bool:
+        """Where workers may be lost: draws a ticket where this one has none, and has the chief know if it is to wait.
+
+        A ticket at `limit` or above becomes good once another worker is lost that had one below.
+        """
+        if self._ticket is None:
+            self._ticket = self._worker.take_ticket()
+        good = self._ticket < limit
+        if good and self._waits:
+            self._worker.wait_with(None)
+            self._waits = False
+        elif not good and not self._waits and not self._in_flight:
+            self._worker.wait_until_taken()
+            self._worker.wait_with(self._ticket)
+            self._waits = True
+        return good
 
     def _dispatch(self, number: int) -> None:
         """Dispatches a gradient of the newest parameters."""

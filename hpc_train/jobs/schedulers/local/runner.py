@@ -31,6 +31,7 @@ from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticke
 from hpc_train.jobs.schedulers.query import query
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED, is_requeued
 from hpc_train.processes import kill, with_variable
+from hpc_train.resilience.guard import ALLOWED
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.environment import MASKED_VARIABLE
 from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
@@ -212,6 +213,8 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
         MASKED_VARIABLE: " ".join(wants.environment),
         **wants.environment,
     }
+    if submission.survives:
+        more[ALLOWED] = "1"
     if devices:
         more["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
     command = [sys.executable, *job_command(job_dir, submission)]

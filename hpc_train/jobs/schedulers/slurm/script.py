@@ -15,6 +15,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
 from hpc_train.jobs.schedulers.base import DriverJobs
+from hpc_train.resilience.guard import ALLOWED
 from hpc_train.telemetry.environment import MASKED_VARIABLE
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
@@ -98,6 +99,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"PATH={shlex.quote(str(python.parent))}:$PATH",
         "export PYTHONUNBUFFERED=1 HPC_TRAIN_PROGRESS=lines",
         f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
+        *([f"export {ALLOWED}=1"] if submission.survives else []),
         "",
         f"command=({shlex.join(command)})",
         f"record=({shlex.join(record)})",

@@ -60,6 +60,17 @@ def job_file(folder: Path, strategy: str, *keys: str) -> Path:
             ["max_staleness: 0", "scale_lr_by_staleness: true"],
             "9: run.scale_lr_by_staleness: `scale_lr_by_staleness` and `max_staleness: 0`, .*, exclude each other",
         ),
+        ("sync", ["on_lost_worker: continue"], "8: run.on_lost_worker: .* is for `strategy: async`; .*--max-restarts"),
+        (
+            "async",
+            ["max_staleness: 0", "on_lost_worker: continue"],
+            "9: run.on_lost_worker: `on_lost_worker: continue` and `max_staleness: 0`, .*, exclude each other",
+        ),
+        (
+            "async",
+            ["on_lost_worker: stay"],
+            "8: run.on_lost_worker: 'stay' is not allowed; allowed: 'end' or 'continue'",
+        ),
         ("async", ["on_nan: rollback"], "8: run.on_nan: `rollback` is for `strategy: sync`: .* take `skip`"),
         ("async", ["check_replicas_steps: 5"], "8: run.check_replicas_steps: .* is for `strategy: sync`"),
         ("async", ["max_stalenes: 1"], "8: run.max_stalenes: unknown key; did you mean `max_staleness`?"),
