@@ -126,6 +126,23 @@ def create(path: str | Path, mode: int = 0o666, readable: bool = False) -> int:
         return os.open(name, access | _NEW, mode, dir_fd=folder)
 
 
+def nameless(folder: Path) -> int:
+    """A descriptor of a new file in `folder` that has no name, to read and write; it goes with its last descriptor.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+            raise
+    path = unforeseen(folder / "nameless")
+    descriptor = create(path, 0o600, readable=True)
+    path.unlink()
+    return descriptor
+
+
 def unforeseen(path: Path) -> Path:
     """A name beside `path` that nobody can foresee, for what becomes `path` by a rename: `.<name>.<16 digits>.tmp`."""
     return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")

@@ -61,6 +61,11 @@ class HDF5Input:
         bootstrap: In training, with `shuffle: "global"`, a seed: an epoch is as many rows as there are, drawn from all
             of them with replacement, the same in each epoch, as members of an ensemble take them (bagging). `None`:
             each row once.
+        stage: `"node"`: in training, the first rank of each node copies the shards to the node while the first pass
+            reads them where they are; all ranks of the node read from the copies once these are there. `"none"`: not.
+        stage_dir: The node's own folder that they are copied to, an absolute path. `None`: $SLURM_TMPDIR where that is
+            set, else /dev/shm, where copies take the memory of the job, at most half of what is free. Nothing has a
+            name there: nothing stays.
 
     Data keeps its stored dtype until `map_fn`: uint8 images stay uint8, texts are tf.string
     `[B, ...]` in UTF-8. Each input names its own datasets: those of an evaluation may be called otherwise than those of
@@ -83,6 +88,19 @@ class HDF5Input:
     pad: Annotated[dict[str, Any], AfterValidator(are_paddings)] = field(default_factory=dict)
     bucket_by: str | None = None
     bootstrap: Annotated[int, Field(ge=0, lt=2**63, strict=True)] | None = None
+    stage: Literal["node", "none"] = "none"
+    stage_dir: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+
+    @field_validator("stage_dir")
+    @classmethod
+    def _is_a_folder_to_stage_in(cls, folder: str | None, info: ValidationInfo) -> str | None:
+        if folder is None:
+            return None
+        if info.data.get("stage", "node") != "node":
+            raise ValueError("`stage_dir` is where `stage: node` copies shards to, but `stage` is 'none'")
+        if not folder.startswith("/") or "\0" in folder:
+            raise ValueError(f"is {folder!r}; an absolute path is needed, the same on each node")
+        return folder
 
     @field_validator("bootstrap")
     @classmethod

@@ -39,6 +39,8 @@ def read_once(source: Any) -> Any:
         for key in ("epochs", "bootstrap"):
             if getattr(source, key) is not None:
                 raise ValueError(f"`{key}` is for training; an evaluation reads its rows once")
+        if source.stage != "none":
+            raise ValueError("`stage` is for training; an evaluation reads its shards where they are")
     return source
 
 

@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,8 +20,10 @@ from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.estimator import Estimator
+from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.config.settings import Settings, settings_of
-from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.hdf5.local_copies import LocalCopies
+from hpc_train.data.loading.batch_source import ReadResources, share_of_node
 from hpc_train.data.memory import available_bytes, control_groups
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.placement import Room, placed
@@ -109,6 +111,11 @@ def build(
         energy = stack.enter_context(rank_energy(world))
         start_timeline.begin("data")
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
+        source = job.train_spec.input_fn
+        staging = isinstance(source, HDF5Input) and source.stage == "node" and not plan.is_over
+        if staging:
+            world.each(lambda: _check_stage(job))
+            resources = replace(resources, copies=LocalCopies())
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
@@ -155,6 +162,8 @@ def build(
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
             hooks = [hook for hook in hooks if isinstance(hook, EvaluationHook)]
+        if staging:
+            stack.enter_context(_staged(world, job, plan, resources))
         start_timeline.begin("first step")
         yield RunContext(
             world=world,
@@ -175,6 +184,22 @@ def build(
             whole=trained.whole,
             energy=energy,
         )
+
+
+def _check_stage(job: TrainingJob) -> None:
+    from hpc_train.training.staging import check_folder
+
+    check_folder(job.train_spec.input_fn)
+
+
+def _staged(world: World, job: TrainingJob, plan: RunPlan, resources: ReadResources) -> AbstractContextManager[None]:
+    """The copies of what is trained on; jobs without them do not import what makes them."""
+    from hpc_train.training.staging import staged
+
+    shards, copies = plan.shards[0], resources.copies
+    assert shards is not None
+    assert copies is not None
+    return staged(world, job.train_spec.input_fn, shards, plan.roles.trains(world.rank), copies)
 
 
 @contextmanager

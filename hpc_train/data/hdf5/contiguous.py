@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 
 from hpc_train.data.hdf5.buffer_pool import aligned_bytes
+from hpc_train.data.hdf5.data_file import DataFile
 from hpc_train.data.hdf5.mapped_table import MappedTable, Part
 from hpc_train.data.ragged import runs_of
 
@@ -56,6 +57,13 @@ class ContiguousColumn:
         for table in [*self._old_tables, *([self._table] if self._table else [])]:
             table.close()
         self._table, self._old_tables = None, []
+
+    def map_anew(self, file: DataFile) -> None:
+        """Takes note that `file` reads from a copy now."""
+        table = self._table
+        if table is not None:
+            with suppress(OSError):  # what is mapped is as good
+                table.map_anew(file)
 
     def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
         """Fills `out`, uint8 `[k, row_bytes]`, with rows `local` of `part`, int64 `[k]` both.

@@ -61,6 +61,14 @@ class DataFile:
             os.close(descriptor)
         self._retired = []
 
+    def use_copy(self, descriptor: int) -> None:
+        """Reads from an open file of the same content from now on; from the file itself again where that fails."""
+        own = os.dup(descriptor)
+        with self._lock:
+            if self._descriptor is not None:
+                self._retired.append(self._descriptor)
+            self._descriptor, self._keep_open = own, True
+
     def read_into(self, offset: int, out: np.ndarray) -> None:
         """Fills `out` (C-contiguous) with the bytes from `offset` on.
 

@@ -100,6 +100,17 @@ class MappedTable:
             place = end
         return not self._region.failed
 
+    def map_anew(self, file: DataFile) -> None:
+        """Maps what is mapped of `file` again, now that it reads from a copy; reads under way find the same bytes.
+
+        Raises:
+            OSError: It cannot be mapped.
+        """
+        with self._lock:
+            for number, part in enumerate(self._parts):
+                if part.file is file and self._mapped[number]:
+                    self._map(number)
+
     def close(self) -> None:
         """Unmaps all files."""
         del self._rows, self._words
@@ -110,16 +121,19 @@ class MappedTable:
             return
         with self._lock:
             for number in np.unique(part[~self._mapped[part]]).tolist():
-                place, own = self._places[number], self._parts[number]
-                assert place is not None, "only parts that fit are asked for"
-                page = own.offset // mmap.PAGESIZE * mmap.PAGESIZE
-                length = own.offset - page + own.rows * self._row_bytes
-                with own.file.opened() as descriptor:
-                    if os.fstat(descriptor).st_size < page + length:
-                        raise OSError(errno.ENODATA, "too short", own.file.path)
-                    self._region.put(place, descriptor, page, length, self._random)
+                self._map(number)
                 self._mapped[number] = True
             self._all_mapped = bool(self._mapped.all())
+
+    def _map(self, number: int) -> None:
+        place, own = self._places[number], self._parts[number]
+        assert place is not None, "only parts that fit are asked for"
+        page = own.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        length = own.offset - page + own.rows * self._row_bytes
+        with own.file.opened() as descriptor:
+            if os.fstat(descriptor).st_size < page + length:
+                raise OSError(errno.ENODATA, "too short", own.file.path)
+            self._region.put(place, descriptor, page, length, self._random)
 
 
 def layout(offsets: Sequence[int], rows: Sequence[int], row_bytes: int) -> tuple[list[int | None], list[int], int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpc_train.data.hdf5.chunked import ChunkedColumn, ChunkedPart, Key
 from hpc_train.data.hdf5.contiguous import ContiguousColumn
+from hpc_train.data.hdf5.data_file import DataFile
 from hpc_train.data.hdf5.input_file import InputFile, Stamp, require_unchanged
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins
 from hpc_train.data.hdf5.mapped_table import Part
@@ -54,6 +55,11 @@ class PlainColumn:
         """Ends the use of memory maps."""
         if self._plain:
             self._plain.close()
+
+    def map_anew(self, file: DataFile) -> None:
+        """Takes note that `file` reads from a copy now."""
+        if self._plain:
+            self._plain.map_anew(file)
 
     def run(self, shard: int, first: int, out: np.ndarray) -> None:
         """Fills `out` with the rows from `first` on of one part."""

@@ -57,11 +57,13 @@ class Reader:
         self.shards, self.scattered, self.hdf5 = shards, scattered, threading.Lock()
         self._plain: list[tuple[int, PlainColumn]] = []
         self._ragged: list[tuple[int, RaggedColumn]] = []
+        self._stored_columns: list[PlainColumn] = []
         stored = all_stored(shards)
         held = _held(stored)
         for number, each in enumerate(stored):
             slots = [max(one.cache_slots(cached_rows, cached_runs), threads + 1) for one in each]
             made = [PlainColumn(self, one, k, id(one) in held) for one, k in zip(each, slots, strict=True)]
+            self._stored_columns += made
             if shards.columns[number].kind == "numbers":
                 self._plain.append((number, made[0]))
             else:
@@ -81,9 +83,24 @@ class Reader:
         self.executor.shutdown(cancel_futures=True)
         for column in self._columns:
             column.close()
-        self._columns, self._plain, self._ragged = [], [], []  # which refer to this reader
+        self._columns, self._plain, self._ragged, self._stored_columns = [], [], [], []  # which refer to this reader
         for file in self.files:
             file.close()
+
+    def use_copy(self, shard: int, descriptor: int) -> None:
+        """Reads a shard from an open file of the same content from now on; a reader that is closed takes no note."""
+        with self._idle:
+            if self._closed:
+                return
+            self._users += 1
+        try:
+            self.files[shard].use_copy(descriptor)
+            for column in self._stored_columns:
+                column.map_anew(self.files[shard])
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
     def read(self, rows: np.ndarray) -> list[Rows]:
         """The rows numbered `rows` (int64 `[B]`, in any order), one array `[B, ...]` or Ragged a column.

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.layout import ByEnds, Contiguous, InHeaps
+from hpc_train.data.hdf5.local_copies import LocalCopies
 from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.hdf5.stored import cache_bytes
@@ -40,11 +41,13 @@ class ReadResources:
         threads: Threads that read and decode.
         memory_bytes: Memory for decoded chunks and for batches read ahead; node_bytes: that the node has for all its
             ranks, and for the page cache, which they share. None: no limit.
+        copies: Of shards, from which training reads once they are there.
     """
 
     threads: int = 1
     memory_bytes: int | None = None
     node_bytes: int | None = None
+    copies: LocalCopies | None = None
 
 
 MEMORY_PART = 0.5
@@ -158,6 +161,8 @@ def _reader_of(
     steps, ahead = _groups(source, shards, resources)
     plan = _plan(shards, sampler, resources, steps * (ahead + 1))
     with Reader(shards, resources.threads, plan.rows, plan.runs, plan.scattered) as reader:
+        if resources.copies is not None:
+            resources.copies.attach(reader)
         windows = None
         if source.shuffle == "block" and not plan.scattered:
             windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
