@@ -15,6 +15,7 @@ from hpc_train.report import tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import gallery, render
+from hpc_train.telemetry.status import sound_slow_ranks
 
 
 def write_report(job_dir: Path, out: Path | None = None) -> Path:
@@ -62,6 +63,7 @@ def report_page(history: History) -> str:
         ranks=tables.ranks(history),
         memory=tables.memory(history),
         energy=tables.energy(history),
+        rank_map=tables.rank_map(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),
     )
@@ -116,6 +118,11 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         step = as_number(stopped.get("step"))
         at = f" at step {int(step):,}" if step is not None else ""
         found.append(("soft", f"Stopped early{at}", str(stopped.get("reason", ""))))
+    for entry in sound_slow_ranks(history.status.get("slow_ranks")) or []:
+        why = f"; {entry['why']}" if entry["why"] else ""
+        took = f"Its own part of a step took {entry['ratio']:.2f} times the median of the others"
+        title = f"Rank {entry['rank']} on {entry['host']} was slow"
+        found.append(("soft", title, f"{took}, up to step {entry['step']:,}{why}"))
     if state_of(history) == "unknown":
         found.append(("soft", "No status", "The job-dir holds no status.json that can be read."))
     elif not history.series("train"):
