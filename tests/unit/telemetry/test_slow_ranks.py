@@ -36,7 +36,8 @@ def test_one_that_is_slower_by_a_third_is_named(ranks: int) -> None:
     random = np.random.default_rng(ranks)
     own = SECS * (1 + 0.03 * random.standard_normal((50, ranks)))
     own[:, 1] *= 1.3
-    assert named(own) == {1: ENOUGH}
+    found = named(own)
+    assert set(found) == {1} and ENOUGH <= found[1] <= 20
 
 
 def test_equal_ranks_are_not_named() -> None:
