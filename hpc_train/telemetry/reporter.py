@@ -120,7 +120,7 @@ class Reporter:
     ) -> None:
         self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
-        self.energy, self._slow, self._examples = nodes.energy, nodes.slow_ranks, 0.0
+        self.energy, self.slow_ranks, self._examples = nodes.energy, nodes.slow_ranks, 0.0
         self._input_wait: float | None = None
         self._at_first_record, self._start = at_first_record, start
 
@@ -172,7 +172,7 @@ class Reporter:
         shares = dict(summary.by_rank or {})
         self.energy.note(shares.pop(ENERGY, []))
         values.update(self.tell_energy())
-        self._slow.record(summary.step, shares, summary.last)
+        self.slow_ranks.record(summary.step, shares)
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
         self.metrics.record("train", summary.step, values, histograms, shares)
         if (write := self._at_first_record) is not None:

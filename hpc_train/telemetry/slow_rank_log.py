@@ -46,9 +46,11 @@ class SlowRankLog:
         self._judge = SlowRanks(factor) if factor is not None else None
         self._sums, self._counts = [0.0] * len(ranks), [0] * len(ranks)
         self._named: list[dict[str, Any]] = []
+        self._step = 0
 
-    def record(self, step: int, by_rank: Mapping[str, Sequence[float | None]], last: bool) -> None:
+    def record(self, step: int, by_rank: Mapping[str, Sequence[float | None]]) -> None:
         """A record; `by_rank` has OWN_SECS where it is known, and what cpu_clock tells."""
+        self._step = step
         own = list(by_rank.get(OWN_SECS, []))[: len(self._ranks)]
         for rank, secs in enumerate(own):
             if secs is not None:
@@ -59,9 +61,13 @@ class SlowRankLog:
                 step, [secs if self._judged[rank] else None for rank, secs in enumerate(own)]
             ):
                 self._name(slow, by_rank)
-        if last and any(self._counts):
+
+    def sum_up(self) -> None:
+        """Notes the mean times of all ranks in the metrics; once, at the end of the run."""
+        if any(self._counts):
             means = [total / count if count else None for total, count in zip(self._sums, self._counts, strict=True)]
-            self._metrics.note(KIND, step, own_secs=[None if mean is None else float(f"{mean:.4g}") for mean in means])
+            self._metrics.note(KIND, self._step, own_secs=[mean and float(f"{mean:.4g}") for mean in means])
+            self._counts = [0] * len(means)
 
     def _name(self, slow: SlowRank, by_rank: Mapping[str, Sequence[float | None]]) -> None:
         about = self._ranks[slow.rank]

@@ -140,7 +140,10 @@ def start_reporting(
         show = None if about.graph is None else partial(about.graph, metrics)
         account = account_of(energy, ranks, sound_energy(before.get("energy")))
         nodes = NodeReports(account, _slow_ranks(job, plan, metrics, status, ranks, lenient))
-        yield Reporter(metrics, status, progress, lists, about.input_advice, nodes, show, start_timeline)
+        try:
+            yield Reporter(metrics, status, progress, lists, about.input_advice, nodes, show, start_timeline)
+        finally:
+            nodes.slow_ranks.sum_up()
 
 
 def _slow_ranks(
