@@ -68,6 +68,8 @@ class RunOptions:
     on_nan: Literal["halt", "skip", "rollback"] = "halt"
     check_replicas_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     stall_timeout_secs: Seconds = 600.0
+    slow_rank_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.2
+    on_slow_node: Literal["warn", "exclude"] = "warn"
     steps_in_flight: Annotated[int, Field(ge=0, le=MOST_IN_FLIGHT, strict=True)] | None = None
     save_summary_steps: Count = 100
     log_step_count_steps: Count = 100
@@ -225,6 +227,12 @@ class RunConfig(RunOptions):
             out.
         check_replicas_steps: Steps between comparisons of all ranks' variables, to the bit; 0: never.
         stall_timeout_secs: A rank that does not move for so long is named and the job ended with code 6; 0: never.
+        slow_rank_factor: A rank is named whose own time of a step (without what it waits for) is so many times the
+            median of the others', in 14 of the last 20 records; `None`: none is. Not on GPUs in sync, whose own time is
+            not known, nor with layers that are divided among ranks.
+        on_slow_node: `"exclude"`: the next start of the job is without the node of such a rank, where others can take
+            its place: `hpc-train submit` and `resume` ask Slurm for other nodes, and a job that has
+            `resources.min_nodes` leaves it out. `"warn"`: it is only named.
         steps_in_flight: How many steps, from 0 to 4, are dispatched before the one that runs is over, so that a device
             need not wait for the host between steps; `None`: 1 on a GPU, 0 on cores. A signal or a hook ends training
             so many steps later, and a GPU holds so many batches more. In sync the results are the same to the bit; in

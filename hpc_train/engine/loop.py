@@ -22,6 +22,7 @@ from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import tf
 from hpc_train.model.learning_rate import rate_of
 from hpc_train.resilience.watchdog import TRAINING
+from hpc_train.telemetry.cpu_clock import CpuClock
 from hpc_train.telemetry.progress import Rate, TimeShares
 from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
 
@@ -91,7 +92,7 @@ class TrainingLoop:
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
-        self._examples = 0
+        self._examples, self._clock = 0, CpuClock()
 
     def run(self, first_step: int) -> Outcome:
         """Trains from `first_step` (steps done) to `max_steps`, the input's end, or a request to stop. Collective.
@@ -265,7 +266,11 @@ class TrainingLoop:
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
         own = self._times.take() if record else None
-        taken = self._world.gather(own and {**own, **peak_memory(), **self._context.energy.taken()}) if record else []
+        taken = (
+            self._world.gather(own and {**own, **peak_memory(), **self._context.energy.taken(), **self._clock.taken()})
+            if record
+            else []
+        )
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:

@@ -61,6 +61,7 @@ class RunReports:
         if not self.config.report:
             return
         self._reporter.tell_energy()
+        self._reporter.slow_ranks.sum_up()
         self._reporter.status.write()  # which the report reads
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end

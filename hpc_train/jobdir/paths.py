@@ -14,6 +14,7 @@ DATA_FILE = "data.json"
 ENVIRONMENT_FILE = "environment.json"
 EARLY_STOP_FILE = "early_stop.json"
 WARM_START_FILE = "warm_start.json"
+SLOW_NODES_FILE = "slow_nodes.json"
 LOCK_FILE = "lock.json"
 REPORT_FILE = "report.html"
 CHECKPOINTS = "checkpoints"
@@ -36,6 +37,7 @@ STUDY_FILE = "study.json"
 
 OWN_FILES = (
     *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
+    SLOW_NODES_FILE,
     *(SUBMISSION_FILE, CANCELLED_FILE, SECRETS_FILE, SCRIPT_FILE),
 )
 """At the top of a job-dir, beside its folders and what telemetry writes."""

@@ -28,7 +28,9 @@ Value = str | int | float | None
 OTHER_NAMES = {"number": "job_id", "left": "secs_left", "limit": "limit_secs_left", "queue": "backend"}
 """What columns of the table are called where JobStatus has another name."""
 OWN = tuple(
-    field.name for field in fields(JobStatus) if field.name not in ("error", "exports", "note", "finishing", "energy")
+    field.name
+    for field in fields(JobStatus)
+    if field.name not in ("error", "exports", "note", "finishing", "energy", "slow_ranks")
 )
 """What of a JobStatus can be a column."""
 EVALUATION, BEST = "evaluation.", "best."

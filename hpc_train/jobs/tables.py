@@ -196,6 +196,12 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "time left", Text(f"about {duration(job.secs_left)}")
     if job.limit_secs_left is not None:
         yield "time limit in", Text(duration(job.limit_secs_left))
+    for slow in job.slow_ranks:
+        why = f"; {slow['why']}" if slow["why"] else ""
+        text = (
+            f"rank {slow['rank']} on {slow['host']}: a step takes it {slow['ratio']:.2f} times the others' median{why}"
+        )
+        yield "slow", text_cell(text, "yellow")
     if job.energy:
         yield "energy", text_cell(in_words(job.energy))
     for export in job.exports:

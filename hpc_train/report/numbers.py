@@ -17,7 +17,7 @@ from hpc_train.jobdir.records import NOT_METRICS, Record, as_number
 PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")
 """What a rank's time goes to: forward and backward pass, averaging gradients, updating variables, and the rest."""
 NOT_TRAIN_METRICS = frozenset(
-    {"examples_per_sec", "learning_rate", "input_wait", "staleness_mean", "staleness_max", "secs", "seconds"}
+    {"examples_per_sec", "learning_rate", "input_wait", "staleness_mean", "staleness_max", "secs", "seconds", "joules"}
 )
 SMALLER = ("loss", "error", "mse", "mae", "rmse", "mape", "msle", "perplexity", "crossentropy", "divergence", "wer")
 LARGER = ("acc", "auc", "precision", "recall", "f1", "iou", "dice", "score", "r2", "similarity", "bleu", "map")

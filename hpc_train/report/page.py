@@ -15,6 +15,7 @@ from hpc_train.report import tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import gallery, render
+from hpc_train.telemetry.status import sound_slow_ranks
 
 MOST_LOST = 20
 """Lost ranks that are listed."""
@@ -65,6 +66,7 @@ def report_page(history: History) -> str:
         ranks=tables.ranks(history),
         memory=tables.memory(history),
         energy=tables.energy(history),
+        rank_map=tables.rank_map(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),
     )
@@ -127,6 +129,11 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         ]
         title = f"Went on without {words.count(len(lost), 'lost worker')}"
         found.append(("soft", title, "\n".join(texts)))
+    for entry in sound_slow_ranks(history.status.get("slow_ranks")) or []:
+        why = f"; {entry['why']}" if entry["why"] else ""
+        took = f"Its own part of a step took {entry['ratio']:.2f} times the median of the others"
+        title = f"Rank {entry['rank']} on {entry['host']} was slow"
+        found.append(("soft", title, f"{took}, up to step {entry['step']:,}{why}"))
     if state_of(history) == "unknown":
         found.append(("soft", "No status", "The job-dir holds no status.json that can be read."))
     elif not history.series("train"):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from statistics import median
 from typing import Any
 
 from hpc_train.jobdir.history import History
@@ -30,12 +31,13 @@ from hpc_train.report.numbers import (
     training_ranks,
 )
 from hpc_train.telemetry.energy.account import NOT_MEASURED, amount, in_words
-from hpc_train.telemetry.progress import GAP
+from hpc_train.telemetry.progress import GAP, OWN_SECS
 from hpc_train.telemetry.start_timeline import PHASES
-from hpc_train.telemetry.status import sound_energy
-from hpc_train.telemetry.units import size
+from hpc_train.telemetry.status import sound_energy, sound_slow_ranks
+from hpc_train.telemetry.units import short_secs, size
 
 MOST_RANKS = 256
+MOST_RANKS_DRAWN = 4096
 MOST_EVALUATIONS = 200
 MOST_STARTS = 20
 
@@ -287,6 +289,48 @@ def energy(history: History) -> Table | None:
     if len(nodes) > 1:
         rows.append(row("all" if found.get("complete") else "all that have told", found["joules"], "all of these", ""))
     return Table(("", "counts", "does not", "energy", "mean power"), rows, 3)
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """One rank of a map: its own time of a step in words, how slow it is from 0 to 5, and whether it has been named."""
+
+    rank: int
+    text: str
+    level: int
+    named: bool
+
+
+def rank_map(history: History) -> list[tuple[str, list[RankTime]]]:
+    """By node the own time of each rank in the last run; empty where none is known."""
+    times = _own_times(history)
+    if not times:
+        return []
+    middle = median(times.values())
+    named = {entry["rank"] for entry in sound_slow_ranks(history.status.get("slow_ranks")) or []}
+    hosts = {
+        int(rank): str(entry.get("node") or entry.get("host") or words.UNKNOWN)
+        for entry in entries_of_ranks(history)
+        if (rank := as_number(entry.get("rank"))) is not None
+    }
+    nodes: dict[str, list[RankTime]] = {}
+    for rank, secs in sorted(times.items()):
+        level = min(5, max(0, int((secs / middle - 1) * 10))) if middle > 0 else 0
+        found = RankTime(rank, words.duration(secs) if secs >= 1 else short_secs(secs), level, rank in named)
+        nodes.setdefault(hosts.get(rank, words.UNKNOWN), []).append(found)
+    return [(words.label(host), found) for host, found in nodes.items()]
+
+
+def _own_times(history: History) -> dict[int, float]:
+    """Seconds by rank: of all ranks at the end of the last run, else of the newest record."""
+    ends = history.all_of("rank_times")
+    values = ends[-1].values.get("own_secs") if ends else None
+    if isinstance(values, list):
+        known = {rank: as_number(value) for rank, value in enumerate(values[:MOST_RANKS_DRAWN])}
+        return {rank: float(value) for rank, value in known.items() if value is not None and value >= 0}
+    found = by_rank(history, OWN_SECS)
+    last = zip(found.ranks, found.values[-1].tolist(), strict=True) if found is not None else ()
+    return {rank: value for rank, value in last if value == value and value >= 0}
 
 
 def _secs_of_run(history: History) -> float | None:

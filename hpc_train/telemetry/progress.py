@@ -25,6 +25,8 @@ HUGE = 1e6
 """A loss from which on its digits say less than its size."""
 SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
+OWN_SECS = "own_secs"
+"""The seconds that a step takes a rank alone, without what it waits for: input, other ranks, checkpoints."""
 GAP = "gap"
 """Beside them, and not one of them: the share of the time in which the device waits for the host."""
 
@@ -159,6 +161,11 @@ def shares_of(secs: Mapping[str, float]) -> dict[str, float] | None:
     return {**shares, "other": max(0.0, 1 - sum(share for name, share in shares.items() if name != GAP))}
 
 
+def own_of(secs: Mapping[str, float]) -> float:
+    """The seconds, of those that `shares_of` takes, that a rank has waited for nothing in."""
+    return max(0.0, secs["all"] - sum(secs.get(name, 0.0) for name in ("input", "communication", "checkpoint")))
+
+
 class TimeShares:
     """Where a rank's time goes: lately, and how much of it on the whole waits for input.
 
@@ -168,7 +175,7 @@ class TimeShares:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._mark: tuple[float, float] | None = None
-        self._recent, self._rows = dict.fromkeys(("all", *SHARES), 0.0), 0
+        self._recent, self._rows, self._steps = dict.fromkeys(("all", *SHARES), 0.0), 0, 0
         self._whole = (0.0, 0.0)
         self._gap: float | None = None
 
@@ -199,7 +206,7 @@ class TimeShares:
                 self._gap = (self._gap or 0.0) + gap_secs
             compute = step_secs - communication_secs - apply_secs
             self._add(all=secs, input=waited, compute=compute, communication=communication_secs, apply=apply_secs)
-            self._rows += rows
+            self._rows, self._steps = self._rows + rows, self._steps + 1
             self._whole = self._whole[0] + secs, self._whole[1] + waited
         self._mark = now
 
@@ -217,18 +224,20 @@ class TimeShares:
         With "gap" where that is known.
         """
         secs, known = self._recent, {} if self._gap is None else {GAP: self._gap}
-        self._recent, self._rows, self._gap = dict.fromkeys(secs, 0.0), 0, None
+        self._recent, self._rows, self._steps, self._gap = dict.fromkeys(secs, 0.0), 0, 0, None
         return {**secs, **known}
 
     def take(self) -> dict[str, float] | None:
-        """Examples a second and the shares of the time since they were last taken; None where no step was counted.
+        """Examples a second, shares of the time and OWN_SECS since they were last taken; None where no step counted.
 
         With "gap", the share in which no step ran between two steps, where that is known. It holds what is in "input"
         and most of what is in "other".
         """
-        rows, secs = self._rows, self.take_secs()
+        rows, steps, secs = self._rows, self._steps, self.take_secs()
         shares = shares_of(secs)
-        return None if shares is None else {"examples_per_sec": rows / secs["all"], **shares}
+        if shares is None:
+            return None
+        return {"examples_per_sec": rows / secs["all"], **shares, **({OWN_SECS: own_of(secs) / steps} if steps else {})}
 
     @property
     def input_mean(self) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from hpc_train.telemetry.energy.account import EnergyAccount
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
+from hpc_train.telemetry.slow_rank_log import SlowRankLog
 from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile
 
@@ -88,12 +89,20 @@ class StepReporter(Protocol):
         """Reports a step."""
 
 
+@dataclass(frozen=True)
+class NodeReports:
+    """What there is to tell of the nodes of a run, beside its training."""
+
+    energy: EnergyAccount
+    slow_ranks: SlowRankLog
+
+
 class Reporter:
     """The chief's StepReporter: writes progress, status and metrics.
 
     Args:
         input_advice: What to change where training waits for input.
-        energy: Of the nodes.
+        nodes: What is told of the nodes.
         at_first_record: What is left to write once training has begun, called after the first record.
         start: Over with the first step that is reported, and recorded then.
     """
@@ -105,13 +114,13 @@ class Reporter:
         progress: TrainingProgress,
         lists: StatusLists,
         input_advice: str,
-        energy: EnergyAccount,
+        nodes: NodeReports,
         at_first_record: Callable[[], None] | None = None,
         start: StartTimeline | None = None,
     ) -> None:
         self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
-        self.energy, self._examples = energy, 0.0
+        self.energy, self.slow_ranks, self._examples = nodes.energy, nodes.slow_ranks, 0.0
         self._input_wait: float | None = None
         self._at_first_record, self._start = at_first_record, start
 
@@ -163,6 +172,7 @@ class Reporter:
         shares = dict(summary.by_rank or {})
         self.energy.note(shares.pop(ENERGY, []))
         values.update(self.tell_energy())
+        self.slow_ranks.record(summary.step, shares)
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
         self.metrics.record("train", summary.step, values, histograms, shares)
         if (write := self._at_first_record) is not None:

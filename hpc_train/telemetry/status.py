@@ -39,7 +39,8 @@ class StatusFile:
     `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`, `process_start`, `boot_id`),
     `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`, `started` and `updated` (seconds
     since 1970); in an asynchronous job `staleness` ({mean, max}), `steps_by_rank`, and `lost_ranks` where it went on
-    without some. `energy` is as EnergyAccount.field describes it.
+    without some. `energy` is as EnergyAccount.field describes it; `slow_ranks` ({rank, host, ratio, step, why} each):
+    those that hold the others up.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -181,6 +182,15 @@ def sound_energy(value: Any) -> dict[str, Any] | None:
     return {name: part for name, part in known.items() if part is not None}
 
 
+def sound_slow_ranks(value: Any) -> list[dict[str, Any]] | None:
+    """The field `slow_ranks` as this version writes it, None where it is none."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return None
+    kinds = {"rank": _count, "step": _count, "ratio": _positive, "host": _text, "why": _text}
+    known = [{name: kind(entry.get(name)) for name, kind in kinds.items()} for entry in value[:MOST_ENTRIES]]
+    return [entry for entry in known if None not in entry.values()]
+
+
 def _positive(value: Any) -> int | float | None:
     number = _number(value)
     return number if number is not None and number >= 0 else None
@@ -201,6 +211,7 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
     "exit_code": _exit_code,
     "evaluation": _evaluation,
     "energy": sound_energy,
+    "slow_ranks": sound_slow_ranks,
     "error": _error,
     "exports": _texts,
     "program": _flag,

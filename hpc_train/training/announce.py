@@ -22,7 +22,8 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.files import read_bytes
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
-from hpc_train.jobdir.paths import ENVIRONMENT_FILE, JOB_FILE, WARM_START_FILE
+from hpc_train.jobdir.paths import ENVIRONMENT_FILE, JOB_FILE, SLOW_NODES_FILE, WARM_START_FILE
+from hpc_train.jobdir.slow_nodes import add_slow_node
 from hpc_train.lazy import keras, tf
 from hpc_train.processes import identity
 from hpc_train.resilience.failure import FailureReport
@@ -31,7 +32,8 @@ from hpc_train.telemetry.json_files import Lenient, write_json
 from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
-from hpc_train.telemetry.reporter import Reporter, StatusLists
+from hpc_train.telemetry.reporter import NodeReports, Reporter, StatusLists
+from hpc_train.telemetry.slow_rank_log import SlowRankLog, node_of
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.telemetry.status import (
     COMMAND_VARIABLE,
@@ -139,7 +141,37 @@ def start_reporting(
             log.warning(note)
         show = None if about.graph is None else partial(about.graph, metrics)
         account = account_of(energy, ranks, sound_energy(before.get("energy")))
-        yield Reporter(metrics, status, progress, lists, about.input_advice, account, show, start_timeline)
+        nodes = NodeReports(account, _slow_ranks(job, plan, metrics, status, ranks, lenient))
+        try:
+            yield Reporter(metrics, status, progress, lists, about.input_advice, nodes, show, start_timeline)
+        finally:
+            nodes.slow_ranks.sum_up()
+
+
+def _slow_ranks(
+    job: TrainingJob,
+    plan: RunPlan,
+    metrics: MetricsWriter,
+    status: StatusFile,
+    ranks: Sequence[Mapping[str, Any]],
+    lenient: Lenient,
+) -> SlowRankLog:
+    """What names slow ranks. Of a GPU in a synchronous job, and where layers wait for other ranks, nothing is known."""
+    config, job_dir = job.config, job.job_dir
+    alone = "hpc_train.parallel" not in sys.modules
+    judged = [alone and (config.strategy == "async" or str(about["device"]).startswith("CPU")) for about in ranks]
+    several = len({node_of(about) for about in ranks}) > 1
+
+    def exclude(host: str, about: Mapping[str, Any]) -> None:
+        if not several:
+            log.warning(f"run.on_slow_node: {host} is the job's only node, so the next start cannot do without it")
+            return
+        with lenient.writing(job_dir / SLOW_NODES_FILE):
+            add_slow_node(job_dir, host, about)
+        log.warning(f"the next start is to be without {host} (run.on_slow_node; {job_dir / SLOW_NODES_FILE})")
+
+    wanted = exclude if config.on_slow_node == "exclude" else None
+    return SlowRankLog(metrics, status, config.slow_rank_factor, ranks, judged, wanted)
 
 
 def _why(fields: Mapping[str, Any]) -> dict[str, Any]:

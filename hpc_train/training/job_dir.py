@@ -107,6 +107,7 @@ def about_rank(
         "rank": world.rank,
         "role": roles.role_of(world.rank),
         "host": world.host,
+        **({"node": node} if (node := os.environ.get("SLURMD_NODENAME")) else {}),
         "pid": os.getpid(),
         "cores": world.cores,
         "device": device,

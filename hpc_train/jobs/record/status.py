@@ -149,6 +149,7 @@ class JobStatus:
     Attributes:
         reason: Why it waits, or how it ended, in words.
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
+        slow_ranks: As StatusFile describes them.
         energy: As EnergyAccount.field describes it.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
@@ -185,6 +186,7 @@ class JobStatus:
     finishing: bool = False
     energy: dict[str, Any] | None = None
     restart_reason: str | None = None
+    slow_ranks: tuple[dict[str, Any], ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -247,6 +249,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         exit_code=code,
         note=seen.note,
         energy=status.get("energy"),
+        slow_ranks=tuple(own.get("slow_ranks") or ()),
         finishing=running and (seen.phase == "leaving" or (reported is own and record.has_reported_end)),
     )
 

@@ -21,7 +21,7 @@ from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.losses import Losses
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import GAP, Rate, shares_of
+from hpc_train.telemetry.progress import GAP, OWN_SECS, Rate, own_of, shares_of
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class AsyncChief:
         self._rate, self._trained = Rate(), 0.0
         self._losses: list[float] = []
         self._spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
+        self._steps = [0] * roles.readers
         self._all_spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._reported_at = 0.0
@@ -119,6 +120,7 @@ class AsyncChief:
         if math.isnan(self._counting_since):
             self._counting_since = time.monotonic()
         for worker, spent in zip(update.workers, update.spent, strict=True):
+            self._steps[worker] += 1
             self._examples[worker] += update.examples / len(update.workers)
             for sums in (self._spent[worker], self._all_spent[worker]):
                 for name in sums:
@@ -192,6 +194,8 @@ class AsyncChief:
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
         shares = [_known(spent) for spent in self._spent]
+        own = [own_of(spent) / steps if steps else None for spent, steps in zip(self._spent, self._steps, strict=True)]
+        self._steps = [0] * len(own)
         self._spent = [dict.fromkeys(SPENT, 0.0) for _ in self._spent]
         now = time.monotonic()
         secs = now - self._counting_since
@@ -206,6 +210,7 @@ class AsyncChief:
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
                     **{part: [*servers, *(share[part] for share in shares)] for part in PARTS},
+                    OWN_SECS: [*servers, *own],
                 },
                 more=staleness,
                 staleness=clocks.histogram,

@@ -16,11 +16,14 @@ from hpc_train.telemetry.energy.account import EnergyAccount
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress, make_console
-from hpc_train.telemetry.reporter import Reporter, StatusLists, StepSummary, by_rank
+from hpc_train.telemetry.reporter import NodeReports, Reporter, StatusLists, StepSummary, by_rank
+from hpc_train.telemetry.slow_rank_log import SlowRankLog
 from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile, read_status
 
-NOBODY = EnergyAccount({}, None, None)
+
+def no_nodes(metrics: MetricsWriter, status: StatusFile) -> NodeReports:
+    return NodeReports(EnergyAccount({}, None, None), SlowRankLog(metrics, status, None, [], []))
 
 
 def summary(step: int, **more: Any) -> StepSummary:
@@ -33,7 +36,12 @@ def reporter(tmp_path: Path) -> Any:
     with MetricsWriter(tmp_path, lenient) as metrics:
         status = StatusFile(tmp_path, tmp_path / "failure", lenient)
         yield Reporter(
-            metrics, status, TrainingProgress(make_console(), 0, 100, 10), StatusLists(), "read it in blocks", NOBODY
+            metrics,
+            status,
+            TrainingProgress(make_console(), 0, 100, 10),
+            StatusLists(),
+            "read it in blocks",
+            no_nodes(metrics, status),
         )
 
 
@@ -68,7 +76,9 @@ def test_the_start_is_recorded_with_the_first_step_and_the_rest_is_written_with_
             StatusFile(tmp_path, tmp_path / "failure", lenient),
             TrainingProgress(make_console(), 0, 9, 1),
         )
-        reporter = Reporter(metrics, status, progress, StatusLists(), "", NOBODY, lambda: written.append(1), start)
+        reporter = Reporter(
+            metrics, status, progress, StatusLists(), "", no_nodes(metrics, status), lambda: written.append(1), start
+        )
         reporter.report(summary(4))
         assert not written
         for step in (5, 6):

@@ -15,7 +15,8 @@ from typing import Any
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.files import replace_text, replacement
-from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
+from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE, SLOW_NODES_FILE
+from hpc_train.jobdir.slow_nodes import read_slow_nodes
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import DriverJobs, Limits, ReportLine, Scheduler
@@ -76,6 +77,9 @@ class SlurmScheduler(Scheduler):
         options = []
         if submission.after is not None:
             options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
+        if slow := read_slow_nodes(job_dir):
+            report(f"without {', '.join(slow)}, named slow; to have all nodes remove {job_dir / SLOW_NODES_FILE}")
+            options.append(f"--exclude={','.join(slow)}")
         number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, report, interrupted)
         numbered = submission.with_id(number)
         try:

@@ -1,0 +1,34 @@
+"""The nodes that a job has named slow and is to be started without: `slow_nodes.json` in its job-dir."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_train.jobdir.paths import SLOW_NODES_FILE
+from hpc_train.telemetry.json_files import read_json, write_json
+
+MOST_NODES = 1000
+_HOST = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+def read_slow_nodes(job_dir: Path) -> tuple[str, ...]:
+    """Their names as the machines have them, in order; empty where there is no such file, or none of this package's."""
+    nodes = read_json(job_dir / SLOW_NODES_FILE).get("nodes")
+    known = nodes if isinstance(nodes, dict) and len(nodes) <= MOST_NODES else {}
+    return tuple(sorted(name for name in known if _HOST.fullmatch(name)))
+
+
+def add_slow_node(job_dir: Path, host: str, about: Mapping[str, Any]) -> None:
+    """Adds a node and why; the file is replaced. For the chief.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    before = read_json(job_dir / SLOW_NODES_FILE).get("nodes")
+    known = {name: why for name, why in before.items() if _HOST.fullmatch(name)} if isinstance(before, dict) else {}
+    if host not in known and len(known) >= MOST_NODES:
+        return
+    write_json(job_dir / SLOW_NODES_FILE, {"nodes": {**known, host: dict(about)}})
