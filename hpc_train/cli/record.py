@@ -84,18 +84,21 @@ def next_run(
 
     Prints two lines: "run A B …", "requeue" or "end", and why. Notes in the job-dir that they are started again.
     """
+    from hpc_train.jobdir.slow_nodes import read_slow_nodes
     from hpc_train.jobs.launch import record_end
     from hpc_train.jobs.launch.nodes import Node, Wanted
     from hpc_train.jobs.launch.nodes import next_run as decide
 
     known = dict(text.partition("=")[::2] for text in states.split())
+    folder = record_end.find_job_dir(job_file, job_dir, settings or [])
+    slow = read_slow_nodes(folder) if folder is not None else ()
     seen = [
-        Node(name, known.get(name, ""), name in answering.split(), name in used.split()) for name in allocated.split()
+        Node(name, known.get(name, ""), name in answering.split(), name in used.split(), name in slow)
+        for name in allocated.split()
     ]
     fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
     found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
     if found.action == "run" and code is not None:
-        folder = record_end.find_job_dir(job_file, job_dir, settings or [])
         if (problem := record_end.record_next_run(folder, submission, program)) is not None:
             say(f"stop\n{visible(problem)}")
             return

@@ -178,10 +178,6 @@ def _why(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"reason": fields["restart_reason"]} if "restart_reason" in fields else {}
 
 
-def _why(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"reason": fields["restart_reason"]} if "restart_reason" in fields else {}
-
-
 def _how_started(ranks: int) -> dict[str, Any]:
     """The fields `output`, `command`, `supervisor` and `cwd` of the status, as far as they are known."""
     output, command = os.environ.get(OUTPUT_VARIABLE), os.environ.get(COMMAND_VARIABLE)
