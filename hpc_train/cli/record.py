@@ -98,10 +98,10 @@ def next_run(
     ]
     fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
     found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
-    if found.action == "run" and code is not None:
-        if (problem := record_end.record_next_run(folder, submission, program)) is not None:
-            say(f"stop\n{visible(problem)}")
-            return
+    again = found.action == "run" and code is not None
+    if again and (problem := record_end.record_next_run(folder, submission, program)) is not None:
+        say(f"stop\n{visible(problem)}")
+        return
     say(f"{' '.join((found.action, *found.nodes))}\n{visible(found.why)}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -186,7 +186,7 @@ class JobStatus:
     finishing: bool = False
     energy: dict[str, Any] | None = None
     restart_reason: str | None = None
-    slow_ranks: tuple[dict[str, Any], ...] = ()
+    slow_ranks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def has_ended(self) -> bool:
@@ -249,7 +249,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         exit_code=code,
         note=seen.note,
         energy=status.get("energy"),
-        slow_ranks=tuple(own.get("slow_ranks") or ()),
+        slow_ranks=list(own.get("slow_ranks") or []),
         finishing=running and (seen.phase == "leaving" or (reported is own and record.has_reported_end)),
     )
 
