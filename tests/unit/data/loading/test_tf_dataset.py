@@ -262,6 +262,7 @@ def test_shares_of_time_leave_out_the_first_step_and_what_is_not_training() -> N
     taken = times.take()
     assert taken == {
         "examples_per_sec": 8,
+        "own_secs": 0.75,
         "input": 0.125,
         "compute": 0.25,
         "communication": 0.125,
@@ -407,6 +408,7 @@ def test_a_wait_for_input_counts_where_no_step_runs_meanwhile() -> None:
     times.step(8, 11, step_secs=1.75, gap_secs=0.25)
     assert times.take() == {
         "examples_per_sec": 4,
+        "own_secs": 1.75,
         "input": 0.125,
         "compute": 0.875,
         "communication": 0,
