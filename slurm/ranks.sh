@@ -296,7 +296,8 @@ watch_batch_node() {
     keep_watching "${others[@]}" &
     watcher=$!
 }
-# Such a step on these nodes, again where Slurm has ended it.
+# Such a step on these nodes, again where Slurm has ended it: what cancels a step on a dead node reaches that node when it
+# is back, and ends the step of that number of the job's next run. The step outlives its srun on the batch node.
 keep_watching() {
     local step=
     trap '[[ -z $step ]] || kill "$step" 2>/dev/null; exit' TERM
