@@ -202,7 +202,7 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
             f"rank {slow['rank']} on {slow['host']}: a step takes it {slow['ratio']:.2f} times the others' median{why}"
         )
         yield "slow", text_cell(text, "yellow")
-    if job.energy:
+    if job.energy and "joules" in job.energy:
         yield "energy", text_cell(in_words(job.energy))
     for export in job.exports:
         yield "export", text_cell(export)

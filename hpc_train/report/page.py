@@ -66,6 +66,7 @@ def report_page(history: History) -> str:
         ranks=tables.ranks(history),
         memory=tables.memory(history),
         energy=tables.energy(history),
+        energy_note=tables.energy_note(history),
         rank_map=tables.rank_map(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),

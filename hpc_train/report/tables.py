@@ -92,8 +92,8 @@ def key_numbers(history: History) -> list[Fact]:
     elapsed, records = elapsed_of(history), history.records
     by_clock = f"{words.duration(records[-1].time - records[0].time)} by the clock" if history.restarts else ""
     facts.append(Fact("running time", words.duration(elapsed), by_clock))
-    if used := sound_energy(history.status.get("energy")):
-        value, _, more = in_words(used).partition(", " if "joules" in used else ": ")
+    if "joules" in (used := sound_energy(history.status.get("energy")) or {}):
+        value, _, more = in_words(used).partition(", ")
         facts.append(Fact("energy of the last run", value, more))
     facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):
@@ -331,6 +331,12 @@ def _own_times(history: History) -> dict[int, float]:
     found = by_rank(history, OWN_SECS)
     last = zip(found.ranks, found.values[-1].tolist(), strict=True) if found is not None else ()
     return {rank: value for rank, value in last if value == value and value >= 0}
+
+
+def energy_note(history: History) -> str:
+    """Why no energy is known; empty where it is, or nothing is known of it."""
+    found = sound_energy(history.status.get("energy"))
+    return in_words(found) if found and "joules" not in found else ""
 
 
 def _secs_of_run(history: History) -> float | None:
