@@ -79,10 +79,11 @@ def hpc_train(
     arguments: Sequence[str], ranks: int, cwd: Path, timeout: float = LIMIT_SECS, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`hpc-train ARGUMENTS` on ranks that stay, which have the environment `env` and may have run other commands."""
-    # MPI and Horovod are started once, in another way for parameter servers and for a dedicated chief.
+    # MPI and Horovod are started once, in another way for parameter servers, a dedicated chief, and an evaluation, which
+    # asks less of MPI than a job that would come later to the same ranks.
     job = Path(arguments[1]).read_bytes() if arguments[0] == "train" else b""
     roles = [way in job for way in (b"strategy: async", b"chief: dedicated")]
-    key = (ranks, *roles, tuple(sorted(env.items())))
+    key = (ranks, *roles, arguments[0] == "evaluate", tuple(sorted(env.items())))
     those = _staying.pop(key, None) or Ranks(ranks, env)
     while _staying and sum(max(1, other.size) for other in _staying.values()) + max(1, ranks) > STAYING:
         _staying.pop(next(iter(_staying))).end()

@@ -33,6 +33,7 @@ from tests.slurm.jobs import (
 from tests.slurm.test_lost_nodes import MAX_STEPS, SAVE_STEPS, Job, assert_same_weights, boot, train
 from tests.support import SOAK, records_of, wait_for
 
+WATCHED_SECS = 8.0
 SECS = float(os.environ.get("DISTURBED_SECS", 600))
 TRIES = int(os.environ.get("LOST_NODES", 20))
 ALL_NODES = "n1,n2,n3,n4"
@@ -135,6 +136,19 @@ def undisturbed(folder: Path, *runs: tuple[int, int]) -> Path:
     return folder / "runs/tiny"
 
 
+def is_watched_from(cluster: SlurmCluster, node: str) -> bool:
+    """Whether a step on `node` looks after a batch node, and has done so for long enough to stay.
+
+    What cancels a step that is on a dead node is sent to that node when it is back, a few seconds late: Slurm 22.05 has
+    it end the step of that number of the job's next run. Started again, the step has another number.
+    """
+    for pid in cluster.processes_of(node):
+        with suppress(OSError, psutil.NoSuchProcess):
+            if b"\0job=$1 node=$2 " in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return time.time() - psutil.Process(pid).create_time() > WATCHED_SECS
+    return False
+
+
 @pytest.mark.random
 @pytest.mark.skipif(SOAK == 1, reason="takes ten minutes")
 def test_disturbed_jobs_do_all_their_steps(
@@ -158,6 +172,21 @@ def test_disturbed_jobs_do_all_their_steps(
         number += 1
     with capsys.disabled():
         print(f"\n{dict(tally)}", flush=True)
+
+
+@pytest.mark.random
+@pytest.mark.skipif(SOAK == 1, reason="Slurm's late cancels of steps make it a matter of luck")
+def test_a_lost_batch_node(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """A step on another node has the job requeued."""
+    job = Job(cluster, tmp_path / "on two", "n1,n2", HPC_TRAIN_MIN_NODES="2")
+    job.be_in_mid_step()
+    wait_for(lambda: is_watched_from(cluster, "n2"), "a step that looks after the batch node")
+    cluster.kill_node("n1")
+    wait_for(lambda: cluster.show(job.number).restarts == 1, lambda: f"a requeue: {cluster.fields(job.number)}")
+    set_step_secs(job.folder, 0)
+    boot(cluster, "n1")
+    assert ended_as(cluster.wait(job.number)) == ("COMPLETED", 0, 1), log(job.folder)
+    assert_same_weights(job.job_dir, undisturbed(tmp_path / "undisturbed", (2, MAX_STEPS)), MAX_STEPS)
 
 
 @pytest.mark.random
