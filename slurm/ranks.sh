@@ -110,12 +110,15 @@ else
     command -v mpirun >/dev/null ||
         refuse "no mpirun on PATH: run 'make setup', or load an MPI module (HPC_TRAIN_MODULES, or modules of the tier)"
     mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
-    [[ $mpi_version == *"Open MPI"* ]] || min_nodes=
+    [[ $mpi_version == *"Open MPI"* || -z ${min_nodes:-} ]] ||
+        refuse "min_nodes and spare_nodes need Open MPI, and mpirun is of another MPI: leave them out, or load Open MPI"
     program_command=("${command[@]}")
 fi
 if [[ -n ${min_nodes:-} ]]; then
     mapfile -t all_nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     per_node=$((ranks / ${#all_nodes[@]}))
+    ((per_node * ${#all_nodes[@]} == ranks)) ||
+        refuse "min_nodes wants as many ranks on each node: $ranks ranks on ${#all_nodes[@]} nodes; take --ntasks-per-node"
     used_nodes=("${all_nodes[@]:0:${#all_nodes[@]}-${spare_nodes:-0}}")
     wanted_nodes=${#used_nodes[@]}
     export SLURM_OVERLAP=1 # mpirun's helpers do not wait for a step that is left on a dead node

@@ -79,8 +79,8 @@ def hpc_train(
     arguments: Sequence[str], ranks: int, cwd: Path, timeout: float = LIMIT_SECS, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`hpc-train ARGUMENTS` on ranks that stay, which have the environment `env` and may have run other commands."""
-    # MPI and Horovod are started once, in another way for parameter servers, a dedicated chief, and an evaluation, which
-    # asks less of MPI than a job that would come later to the same ranks.
+    # MPI and Horovod are started once, in another way for parameter servers, a dedicated chief, and an evaluation,
+    # which asks less of MPI than a job that would come later to the same ranks.
     job = Path(arguments[1]).read_bytes() if arguments[0] == "train" else b""
     roles = [way in job for way in (b"strategy: async", b"chief: dedicated")]
     key = (ranks, *roles, arguments[0] == "evaluate", tuple(sorted(env.items())))

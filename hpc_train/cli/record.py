@@ -61,11 +61,11 @@ def record_end(
 
 
 def next_run(
+    code: Annotated[int, typer.Option(min=1, max=255, help="The exit code of the ranks that ended.")],
     nodes: Annotated[int, typer.Option(min=1, help="How many have ranks.")],
     min_nodes: Annotated[int, typer.Option(min=1, help="How many at least.")],
     ranks_per_node: Annotated[int, typer.Option(min=1)],
     job_file: JobFile = None,
-    code: Annotated[int | None, typer.Option(min=1, max=255, help="The exit code of the ranks that ended.")] = None,
     allocated: Annotated[str, typer.Option(metavar="A B", help="The job's nodes.")] = "",
     used: Annotated[str, typer.Option(metavar="A B", help="Those that had ranks.")] = "",
     answering: Annotated[str, typer.Option(metavar="A B", help="Those on which a step has just run.")] = "",
@@ -98,8 +98,7 @@ def next_run(
     ]
     fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
     found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
-    again = found.action == "run" and code is not None
-    if again and (problem := record_end.record_next_run(folder, submission, program)) is not None:
+    if found.action == "run" and (problem := record_end.record_next_run(folder, submission, program)) is not None:
         say(f"stop\n{visible(problem)}")
         return
     say(f"{' '.join((found.action, *found.nodes))}\n{visible(found.why)}")

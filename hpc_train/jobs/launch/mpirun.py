@@ -61,7 +61,19 @@ SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
 default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
 mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
-_CARRIED = ("HPC_TRAIN_", "HOROVOD_", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "NCCL_", "PYTHONPATH")
+_CARRIED = (
+    "HPC_TRAIN_",
+    "HOROVOD_",
+    "KERAS_",
+    "TF_",
+    "XLA_",
+    "OMP_",
+    "CUDA_",
+    "NCCL_",
+    "PYTHONPATH",
+    "PATH",
+    "LD_LIBRARY_PATH",
+)
 """Beginnings of the variables that ranks on other hosts get, too."""
 SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
 

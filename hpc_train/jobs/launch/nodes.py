@@ -71,41 +71,43 @@ class NextRun:
     why: str = ""
 
 
-def next_run(nodes: Sequence[Node], wanted: Wanted, code: int | None, fits: Callable[[int], bool]) -> NextRun:
-    """Where the job goes on, after its ranks have ended with `code`; None: it has not run yet. Pure.
+def next_run(nodes: Sequence[Node], wanted: Wanted, code: int, fits: Callable[[int], bool]) -> NextRun:
+    """Where the job goes on, after its ranks have ended with `code`. Pure.
 
-    A node that is slow is left out where `min_nodes` others are left. A failure of the job's own (a traceback, an exit
-    code of a program) is no matter of nodes, unless the job lost one.
+    A node that is slow is left out where `min_nodes` others are left on which the job can run. A failure of the job's
+    own (a traceback, an exit code of a program) is no matter of nodes, unless the job lost one.
 
     Args:
         nodes: Of the allocation, in its order, those that are gone included.
         fits: Whether the job can run on so many ranks.
     """
     lost = [node for node in nodes if node.lost]
-    if code is not None:
-        outcome = outcome_of(code)
-        own = code == EXIT_FAILED or outcome is OTHER
-        if Again.RESTART not in outcome.again or (own and not lost):
-            return NextRun("end", why=_ended(code))
+    outcome = outcome_of(code)
+    own = code == EXIT_FAILED or outcome is OTHER
+    if Again.RESTART not in outcome.again or (own and not lost):
+        return NextRun("end", why=_ended(code))
     problems = [node.problem for node in nodes if node.problem is not None]
     usable = [node for node in nodes if node.problem is None]
-    quick = [node for node in usable if not node.slow]
-    if len(quick) < len(usable) and len(quick) >= wanted.min_nodes:
-        problems += [f"{node.name} is slow" for node in usable if node.slow]
-        usable = quick
-    seen = _listed(problems) if problems else _ended(code) if code is not None else ""
-    for count in range(min(len(usable), wanted.nodes), wanted.min_nodes - 1, -1):
-        if fits(count * wanted.ranks_per_node):
-            kept = [node for node in usable if node.used][:count]  # where its data may be in memory
-            kept += [node for node in usable if not node.used][: count - len(kept)]
-            names = tuple(node.name for node in usable if node in kept)
-            ranks = counted(count * wanted.ranks_per_node, "rank")
-            where = f"{ranks} on {counted(count, 'node')}: {_listed(names)}"
-            return NextRun("run", names, f"{seen}, {where}" if seen else where)
+
+    def most(nodes: Sequence[Node]) -> int | None:
+        counts = range(min(len(nodes), wanted.nodes), wanted.min_nodes - 1, -1)
+        return next((count for count in counts if fits(count * wanted.ranks_per_node)), None)
+
+    slow = [f"{node.name} is slow" for node in usable if node.slow]
+    if slow and most(quick := [node for node in usable if not node.slow]) is not None:
+        problems, usable = problems + slow, quick
+    seen = _listed(problems) if problems else _ended(code)
+    if (count := most(usable)) is not None:
+        kept = [node for node in usable if node.used][:count]  # where its data may be in memory
+        kept += [node for node in usable if not node.used][: count - len(kept)]
+        names = tuple(node.name for node in usable if node in kept)
+        ranks = counted(count * wanted.ranks_per_node, "rank")
+        where = f"{ranks} on {counted(count, 'node')}: {_listed(names)}"
+        return NextRun("run", names, f"{seen}, {where}")
     few = f"{counted(len(usable), 'usable node')} left of {len(nodes)}, and min_nodes is {wanted.min_nodes}"
     if len(usable) >= wanted.min_nodes:
         few = f"the job cannot run on the ranks of {counted(len(usable), 'usable node')}"
-    return NextRun("requeue", why=f"{seen}, {few}" if seen else few)
+    return NextRun("requeue", why=f"{seen}, {few}")
 
 
 def _ended(code: int) -> str:

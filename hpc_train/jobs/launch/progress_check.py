@@ -83,7 +83,7 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
             make_folder((job_dir / REQUEUES_FILE).parent)
             with open_to_append(job_dir / REQUEUES_FILE) as file:
                 file.write((json.dumps({**asdict(runs[-1]), "time": time.time()}) + "\n").encode())
-    idle = idle_runs(runs, queue["requeues"])
+    idle = idle_runs(runs, queue["restarts"])
     if idle < MAX_IDLE_RUNS:
         return None
     newest = "no checkpoint" if step is None else f"no checkpoint newer than step {step}"
@@ -91,7 +91,7 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
     if program:
         saves, often = f"written nothing into {job_dir or 'their job-dir'}", "have the program save more often"
     return (
-        f"not put back into the queue: {idle} runs in a row have {saves}; submit again with more time (`time` "
+        f"not started again: {idle} runs in a row have {saves}; submit again with more time (`time` "
         f"under `resources:`, or sbatch --time), or {often}"
     )
 

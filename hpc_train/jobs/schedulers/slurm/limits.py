@@ -183,15 +183,18 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
     if not partition.nodes:
         return [*lacking, (f"{the_partition} has no nodes", "ask who runs the cluster")]
     nodes, most, least = resources.asked_nodes, partition.max_nodes, partition.min_nodes
+    asked, spare = f"nodes: {resources.nodes}", resources.spare_nodes
+    if spare:
+        asked += f" and spare_nodes: {spare}"
     if nodes > partition.nodes:
         there = f"{the_partition} has {counted(partition.nodes, 'node')}"
-        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {partition.nodes}` at most"))
+        lacking.append((f"{asked} wanted, but {there}", f"set `nodes: {max(1, partition.nodes - spare)}` at most"))
     elif most is not None and nodes > most:
         there = f"{the_partition} gives a job {most} at most"
-        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {most}` at most"))
+        lacking.append((f"{asked} wanted, but {there}", f"set `nodes: {max(1, most - spare)}` at most"))
     elif nodes < least:
         there = f"{the_partition} takes no job of less than {least}"
-        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {least}` at least"))
+        lacking.append((f"{asked} wanted, but {there}", f"set `nodes: {least}` at least"))
     each = _node_lacks(resources, partition)
     fitting = sum(group.count for group in partition.groups if _fits(resources, group))
     if not each and fitting < nodes <= partition.nodes:

@@ -18,7 +18,7 @@ def nodes(text: str) -> list[Node]:
     return found
 
 
-def decide(text: str, wanted: Wanted = TWO_OF_THREE, code: int | None = 205, multiple: int = 1) -> NextRun:
+def decide(text: str, wanted: Wanted = TWO_OF_THREE, code: int = 205, multiple: int = 1) -> NextRun:
     return next_run(nodes(text), wanted, code, lambda ranks: ranks % multiple == 0)
 
 
@@ -68,10 +68,9 @@ def test_the_ranks_have_to_suit_the_job() -> None:
         (17, "n1 n2 n3", "end"),
         (17, "n1 n2 n3=down", "run"),
         *((code, "n1 n2 n3?", "end") for code in (2, 3, 4, 5, 7, 8, 9, 10, 11, 12)),
-        (None, "n1 n2 n3", "run"),
     ],
 )
-def test_what_is_no_matter_of_nodes(code: int | None, text: str, action: str) -> None:
+def test_what_is_no_matter_of_nodes(code: int, text: str, action: str) -> None:
     assert decide(text, code=code).action == action
 
 

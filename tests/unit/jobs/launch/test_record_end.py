@@ -365,9 +365,14 @@ def test_a_requeue_is_left_to_record_end(job_dir: Path) -> None:
     assert not (job_dir / REQUEUES_FILE).exists()
 
 
-def test_where_the_job_runs_first_nothing_is_noted(job_dir: Path) -> None:
-    assert ask_next_run("--answering=n1 n2", "--job-dir", str(job_dir))[0] == "run n1 n2"
-    assert status(job_dir)["state"] == "running"
+def test_a_job_without_a_job_dir_is_not_started_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    said = []
+    for restarts in range(4):
+        monkeypatch.setenv("HPC_TRAIN_RESTARTS", str(restarts))
+        words = ["--code=132", "--answering=n1 n2", "--job-dir", str(tmp_path / "none")]
+        said.append(ask_next_run(*words)[0].split()[0])
+    assert said == ["run", "run", "stop", "stop"]
 
 
 def test_a_mesh_is_not_started_on_too_few_ranks(job_dir: Path) -> None:
