@@ -81,7 +81,9 @@ def test_a_machine_that_does_not_tell(jobs: dict[str, Job], tmp_path: Path) -> N
     (job.folder / "hooks.py").write_text("import hpc_train as ht\n\ndef make():\n    return ht.Hook()\n")
     (tmp_path / "sys").mkdir()
     assert train_in_turn([job], 2, HPC_TRAIN_SYSFS=str(tmp_path / "sys")).returncode == 0
-    assert status(job)["energy"] == {"not_measured": "processors and memory: the machine shows no counters (RAPL)"}
+    found = status(job)["energy"]
+    assert list(found) == ["not_measured"]
+    assert found["not_measured"].startswith("processors and memory: the machine shows no counters (RAPL)")
     assert "not measured" in (job.job_dir / "report.html").read_text()
 
 
