@@ -284,7 +284,8 @@ def energy(history: History) -> Table | None:
 
     nodes = found.get("nodes", [])
     rows = [
-        row(node["host"] or "job", node.get("joules"), node["covers"], node["lacks"]) for node in nodes[:MOST_RANKS]
+        row(node["host"] or words.UNKNOWN, node.get("joules"), node["covers"], node["lacks"])
+        for node in nodes[:MOST_RANKS]
     ]
     if len(nodes) > 1:
         rows.append(row("all" if found.get("complete") else "all that have told", found["joules"], "all of these", ""))

@@ -140,7 +140,9 @@ def start_reporting(
         for note in about.notes:
             log.warning(note)
         show = None if about.graph is None else partial(about.graph, metrics)
-        account = account_of(energy, ranks, sound_energy(before.get("energy")))
+        earlier = sound_energy(before.get("energy")) or ({"not_measured": ""} if "started" in before else None)
+        account = account_of(energy, ranks, earlier)
+        status.update(energy=account.field(0))
         nodes = NodeReports(account, _slow_ranks(job, plan, metrics, status, ranks, lenient))
         try:
             yield Reporter(metrics, status, progress, lists, about.input_advice, nodes, show, start_timeline)

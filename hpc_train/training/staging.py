@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 from hpc_train.config.hdf5_input import HDF5Input
 from hpc_train.data.hdf5.layout import Opaque
@@ -17,7 +16,7 @@ from hpc_train.data.staging.board import Board, Offer
 from hpc_train.data.staging.folder import check, choose
 from hpc_train.data.staging.stager import Thread, copy_shards, find_copies
 from hpc_train.distributed.world import World
-from hpc_train.text import listed
+from hpc_train.text import listed, visible
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +50,18 @@ def staged(world: World, source: HDF5Input, shards: ShardSet, reads: bool, copie
     with ExitStack() as stack:
 
         def open_board() -> tuple[Board, str] | None:
-            return _new_board(folder, named_by, len(shards.paths)) if copies_here else None
+            kind = check(folder, named_by) if copies_here else ""
+            try:
+                return (Board.new(folder, len(shards.paths)), kind) if copies_here else None
+            except OSError as error:
+                log.warning(visible(f"stage: {folder}: {error.strerror or error}; shards are read where they are"))
+                return None
 
         own = world.each(open_board)
         offers: list[Offer | None] = world.all_gather(own[0].offer if own else None)
         if world.is_chief:
             _note_what_cannot_be(shards)
-        if reads and copier is not None:
+        if reads and copier is not None and offers[copier] is not None:
             count = len(shards.paths)
             if own:
                 board, kind = own
@@ -83,11 +87,6 @@ def staged(world: World, source: HDF5Input, shards: ShardSet, reads: bool, copie
 def _thread(run: Callable[[Thread], None]) -> Thread:
     thread = Thread(lambda: run(thread))
     return thread
-
-
-def _new_board(folder: Path, named_by: str, count: int) -> tuple[Board, str]:
-    kind = check(folder, named_by)
-    return Board.new(folder, count), kind
 
 
 def _note_what_cannot_be(shards: ShardSet) -> None:

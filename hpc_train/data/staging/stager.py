@@ -70,8 +70,9 @@ def copy_shards(
     A shard that cannot be copied is read where it is, as are those that do not fit.
     """
     begin, copied, total, full = time.monotonic(), 0, 0, ""
+    budget = room_bytes(folder, kind)  # once: a part of what is left, taken again and again, would be all of it
     for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
-        room = room_bytes(folder, kind)
+        room = min(budget - total, room_bytes(folder, kind))
         if copied >= most_copies():
             full = "this process may open no more files"
         elif size > room:
@@ -91,7 +92,8 @@ def copy_shards(
     log.info(
         visible(
             f"stage: {copied} of {len(paths)} shards ({total / MIB:,.1f} MiB) are in {folder}, in {secs:.1f} s{why}"
-        )
+        ),
+        extra={"any_rank": True},
     )
 
 

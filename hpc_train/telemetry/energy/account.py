@@ -13,13 +13,13 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Metered:
-    """What measures on one node, or for the whole job.
+    """What measures on one node.
 
     Attributes:
-        host: The node; None: the whole job. covers: what is counted; empty where nothing is. why: what is not, and why.
+        host: The node. covers: what is counted; empty where nothing is. why: what is not, and why.
     """
 
-    host: str | None
+    host: str
     covers: str
     why: str = ""
 
@@ -28,14 +28,12 @@ class EnergyAccount:
     """What the nodes of a run have used, by the ranks that measure; for the chief.
 
     Args:
-        metered: By rank. own: the chief's own meter, None where it has none. own_rank: the chief's rank.
+        metered: By rank. own: that of the chief, rank 0; None where it has none.
         before: The field `energy` of the run before, in the same job-dir, as `sound_energy` leaves it; None: first run.
     """
 
-    def __init__(
-        self, metered: Mapping[int, Metered], own: Meter | None, before: Mapping[str, Any] | None, own_rank: int = 0
-    ) -> None:
-        self._metered, self._own, self._own_rank = dict(metered), own, own_rank
+    def __init__(self, metered: Mapping[int, Metered], own: Meter | None, before: Mapping[str, Any] | None) -> None:
+        self._metered, self._own = dict(metered), own
         self._joules: dict[int, float] = {}
         self._failed: set[int] = set()
         self._before = before or {}
@@ -54,11 +52,12 @@ class EnergyAccount:
 
         `joules`: of this run, and `total_joules` with the earlier runs, which is left out where one of them was not
         measured; `per_1000_examples`: of this run; `nodes`: [{host, joules, covers, lacks}], without `joules` where
-        that node does not tell; `complete`: whether all nodes have told since the last record. Or `not_measured`: why.
+        that node does not tell; `complete`: whether all nodes have told, if only up to the last record. Or
+        `not_measured`: why.
         """
         if self._own is not None:
             joules = self._own.read()
-            self.note([*([None] * self._own_rank), -1.0 if joules is None else joules])
+            self.note([-1.0 if joules is None else joules])
         nodes = []
         for rank, one in sorted(self._metered.items()):
             known = {} if rank in self._failed or rank not in self._joules else {"joules": round(self._joules[rank], 3)}

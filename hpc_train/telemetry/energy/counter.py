@@ -14,8 +14,12 @@ MAX_BYTES = 4096
 """Of a file that shows a counter."""
 MOST_JOULES = 1e15
 """No counter shows more: a gigawatt for eleven days."""
-LARGEST_STEP_WATTS = 1e7
-"""What a node takes at most, times a hundred: a counter that runs faster is broken."""
+MOST_WATTS = 1e5
+"""What a node takes at most, several times over: a counter that runs faster is broken, or has been reset."""
+MOST_WATTS_OF_WRAPPING = 2000.0
+"""As above, of what counters that wrap count: processor packages and memory."""
+STILL_SECS = 60.0
+"""A node's counters that have not moved for so long do not count."""
 
 
 class NotMeasuredError(Exception):

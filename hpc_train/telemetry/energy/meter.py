@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from hpc_train.telemetry.energy.counter import LARGEST_STEP_WATTS, Counter, checked
+from hpc_train.telemetry.energy.counter import MOST_WATTS, MOST_WATTS_OF_WRAPPING, STILL_SECS, Counter, checked
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Meter:
         self._counters, self._every_secs, self._clock = tuple(counters), every_secs, clock
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._joules, self._read_at = 0.0, clock()
+        self._begun_at = self._read_at
         self._before: list[float] = []
         self.failed: str | None = None
         self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
@@ -67,12 +68,28 @@ class Meter:
                 for place, counter in enumerate(self._counters):
                     name = counter.name
                     found.append(checked(counter.read()))
-                    used += counter.since(self._before[place], found[-1]) if self._before else 0.0
-                if used > LARGEST_STEP_WATTS * (now - self._read_at + 1):
-                    raise ValueError(f"{used:g} J in {now - self._read_at:.1f} s")
+                    if self._before:
+                        used += _used(counter, self._before[place], found[-1], now - self._read_at)
+                if self._joules + used == 0 and now - self._begun_at > STILL_SECS:
+                    raise ValueError(f"it has not moved for {now - self._begun_at:.0f} s")
             except (OSError, ValueError) as error:
                 self.failed = f"the counter {name} failed: {error}"
                 log.info(f"energy is no longer measured: {self.failed}")
                 return
             self._before, self._read_at = found, now
             self._joules += used
+
+
+def _used(counter: Counter, before: float, now: float, secs: float) -> float:
+    """Joules between two values that were read so many seconds one after the other. Pure.
+
+    Raises:
+        ValueError: They cannot be told, or are more than there can be.
+    """
+    wraps, most = counter.wraps_at, MOST_WATTS if counter.wraps_at is None else MOST_WATTS_OF_WRAPPING
+    if wraps is not None and secs * most >= wraps:
+        raise ValueError(f"it was not read for {secs:.0f} s, in which it may have begun again more than once")
+    used = counter.since(before, now)
+    if used > most * (secs + 1):
+        raise ValueError(f"it shows {used:g} J for {secs:.1f} s")
+    return used

@@ -79,7 +79,7 @@ def rapl(root: Path = SYSTEM) -> list[Counter]:
     for zone in _zones(root / "class/powercap"):
         try:
             name = _text(zone / "name")
-            above = _text(zone.parent / "name") if zone.parent.name.startswith("intel-rapl:") else ""
+            above = _text(zone.parent / "name") if re.match("intel-rapl(-mmio)?:", zone.parent.name) else ""
             which = (name,) if name.startswith("package") else (above, name)
             if not name.startswith("package") and name != "dram":
                 continue  # psys has packages in it, and cores and uncore lie in theirs

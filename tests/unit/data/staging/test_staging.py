@@ -180,7 +180,7 @@ def test_what_does_not_fit_or_fails_is_read_where_it_is(
     shards: ShardSet, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    rooms = iter([shards.file_bytes[0], 1 << 30, shards.file_bytes[2] - 1])
+    rooms = iter([1 << 40, shards.file_bytes[0], 1 << 30, shards.file_bytes[2] - 1])
     monkeypatch.setattr(stager, "room_bytes", lambda *a: next(rooms))
     make = stager.copy_of
 
@@ -239,3 +239,17 @@ def test_wrong_values_are_refused() -> None:
         HDF5Input("a.h5", stage="ram")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="`stage` is for training"):
         EvalSpec(HDF5Input("a.h5", stage="node"))
+
+
+def test_the_room_is_shared_by_all_copies(shards: ShardSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of what is left is not taken again for each of them."""
+    taken: list[int] = []
+    monkeypatch.setattr(stager, "room_bytes", lambda *a: sum(shards.file_bytes[:2]))
+    board = Board.new(tmp_path, 3)
+
+    def use(number: int, descriptor: int) -> None:
+        taken.append(number)
+
+    run(lambda t: copy_shards(shards.paths, shards.file_bytes, tmp_path, "tmpfs", board, use, t))
+    assert taken == [0, 1]
+    assert [state for state, *_ in board.read()] == [READY, READY, REFUSED]

@@ -17,7 +17,7 @@ class Source:
     """A counter's value, and a clock."""
 
     def __init__(self, *values: float, wraps_at: float | None = None) -> None:
-        self.values, self.secs = list(values), 0.0
+        self.values = list(values)
         self.counter = Counter("c", self.read, wraps_at)
 
     def read(self) -> float:
@@ -27,10 +27,24 @@ class Source:
 
 
 def test_a_meter_begins_at_nothing_and_follows_wraps() -> None:
-    source = Source(90.0, 95.0, 10.0, 30.0, wraps_at=100.0)
+    source = Source(99_990.0, 99_995.0, 10.0, 30.0, wraps_at=100_000.0)
     with Meter([source.counter], every_secs=3600) as meter:
         assert meter.joules == 0
         assert [meter.read(), meter.read(), meter.read()] == [5.0, 20.0, 40.0]
+
+
+def test_what_no_machine_takes_or_no_counter_tells_ends_the_measurement() -> None:
+    now = 0.0
+    for values, secs, wraps_at, why in (
+        ((1000.0, 0.0), 10.0, 262_143.0, "it shows"),  # reset, not wrapped
+        ((1000.0, 2000.0), 1000.0, 262_143.0, "begun again more than once"),
+        ((5.0, 5.0), 61.0, None, "has not moved"),
+        ((5.0, 5e6), 10.0, None, "it shows"),
+    ):
+        now = 0.0
+        with Meter([Source(*values, wraps_at=wraps_at).counter], 3600, lambda: now) as meter:
+            now = secs
+            assert meter.read() is None and why in str(meter.failed)
 
 
 def test_a_meter_reads_by_itself() -> None:

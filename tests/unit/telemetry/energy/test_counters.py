@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from hpc_train.telemetry.energy.counter import Counter, NotMeasuredError, read_number
 from hpc_train.telemetry.energy.node import node_counters, nvml, rapl
-from hpc_train.telemetry.energy.slurm import slurm_counter, sum_of
 from tests.unit.telemetry.energy.machine import Machine
 
 
@@ -57,6 +54,7 @@ def test_packages_and_memory_are_counted_once(tmp_path: Path) -> None:
     machine.zone("intel-rapl:1/intel-rapl:1:0", "dram", 500_000)
     machine.zone("intel-rapl:2", "psys", 9_000_000)
     machine.zone("intel-rapl-mmio:0", "package-0", 1_100_000)
+    machine.zone("intel-rapl-mmio:0/intel-rapl-mmio:0:0", "dram", 260_000)
     found = rapl(tmp_path)
     assert values(found) == {"package-0": 1.0, "package-0/dram": 0.25, "package-1": 2.0, "package-1/dram": 0.5}
     assert found[0].wraps_at == pytest.approx(262143.328850)
@@ -118,32 +116,3 @@ def test_a_counter_that_wraps_loses_nothing(begin: float, used: float, wraps_at:
 def test_a_counter_that_goes_back_is_refused() -> None:
     with pytest.raises(ValueError, match="gone back"):
         Counter("c", lambda: 0.0).since(2.0, 1.0)
-
-
-def slurm(folder: Path, kind: str, sstat: str) -> dict[str, str]:
-    """PATH and job of a stand-in for Slurm's programs."""
-    for name, text in (("scontrol", f"AcctGatherEnergyType    = {kind}\n"), ("sstat", sstat)):
-        program = folder / name
-        program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
-        program.chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
-
-
-def test_slurm_is_asked_where_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = slurm(tmp_path, "acct_gather_energy/rapl", "17.batch|120\n17.0|3000\n")
-    monkeypatch.setenv("PATH", env["PATH"])
-    assert slurm_counter(env).read() == 3120
-    with pytest.raises(NotMeasuredError, match="no job"):
-        slurm_counter({})
-    with pytest.raises(NotMeasuredError, match="no job"):  # that of this machine's queue has no steps of Slurm
-        slurm_counter({"HPC_TRAIN_JOB_ID": "3"})
-    for kind in ("acct_gather_energy/none", "(null)"):
-        slurm(tmp_path, kind, "17.0|3000\n")
-        with pytest.raises(NotMeasuredError, match="AcctGatherEnergyType"):
-            slurm_counter(env)
-
-
-@pytest.mark.parametrize("text", ["", "17.0|\n", "17.0|4294967294\n", "17.0|1.2K\n", "17.0|5\n17.1|-1\n", "x"])
-def test_slurm_that_does_not_tell(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape("sstat")):
-        sum_of(text)
