@@ -255,7 +255,7 @@ class Rounds:
         if self._chief is not None:
             log.info(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
             self._chief.reporter.status.update(state="stopped", step=step)
-            self._chief.reporter.metrics.end(step, "stopped", name)
+            self._chief.reporter.run_ended(step, "stopped", name)
         raise JobStopped(STOP_CODES[name])
 
     def _finish(self, step: int) -> tuple[dict[str, float], list[str]]:
@@ -267,7 +267,7 @@ class Rounds:
             reporter.status.update(state="succeeded", step=step, exports=exports, stopped_early=early)
             end = f"stopped early: {decision.reason}" if decision is not None else "max_steps"
             log.info(f"done: step {step} ({end})")
-            reporter.metrics.end(step, "succeeded", end)
+            reporter.run_ended(step, "succeeded", end)
             self._watchdog.at("report", step)
             RunReports(reporter, self._job.config).page(self._job.job_dir)
         return {**result.metrics, "global_step": step}, exports

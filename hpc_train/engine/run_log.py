@@ -89,7 +89,7 @@ class RunLog(RunListener):
             RunReports(chief.reporter, context.config),
         )
         self._checkpointing = checkpointing
-        self.status, self.run_ended = chief.reporter.status.update, chief.reporter.metrics.end
+        self.status, self.run_ended = chief.reporter.status.update, chief.reporter.run_ended
         self._last_weights = context.plan.first_step
 
     def committed(self) -> None:

@@ -324,8 +324,8 @@ def rank_map(history: History) -> list[tuple[str, list[RankTime]]]:
 
 def _own_times(history: History) -> dict[int, float]:
     """Seconds by rank: of all ranks at the end of the last run, else of the newest record."""
-    ends = history.all_of("rank_times")
-    values = ends[-1].values.get("own_secs") if ends else None
+    ends = history.all_of("start", "rank_times")[-1:]
+    values = ends[0].values.get("own_secs") if ends and ends[0].kind == "rank_times" else None
     if isinstance(values, list):
         known = {rank: as_number(value) for rank, value in enumerate(values[:MOST_RANKS_DRAWN])}
         return {rank: float(value) for rank, value in known.items() if value is not None and value >= 0}

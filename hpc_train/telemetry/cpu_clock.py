@@ -1,10 +1,8 @@
-"""What a core's clock and its system tell of a rank that computes slowly. Local."""
+"""What a core's clock tells of a rank that computes slowly. Local."""
 
 from __future__ import annotations
 
 import os
-import resource
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +10,8 @@ from hpc_train.files import read_bytes
 
 CPUS = Path("/sys/devices/system/cpu")
 MAX_BYTES = 64
-CLOCK, THROTTLED, TURNS = "clock", "throttled", "turns"
-"""Of the core that the rank runs on: its clock as a share of the highest, and how often it was throttled (heat, power);
-and how often a second the rank had to give its core to another program."""
+CLOCK, THROTTLED = "clock", "throttled"
+"""Of the rank's core: its clock as a share of the highest, and how often it was throttled (heat, power)."""
 
 
 class CpuClock:
@@ -26,13 +23,11 @@ class CpuClock:
 
     def __init__(self, cpus: Path = CPUS) -> None:
         self._cpus = cpus
-        self._at, self._turns, self._throttled = time.monotonic(), self._switches(), self._throttles(self._cpu())
+        self._throttled = self._throttles(self._cpu())
 
     def taken(self) -> dict[str, float]:
         """By the names above, as far as the machine tells."""
-        cpu, now, turns = self._cpu(), time.monotonic(), self._switches()
-        found = {TURNS: (turns - self._turns) / max(now - self._at, 1e-3)}
-        self._at, self._turns = now, turns
+        cpu, found = self._cpu(), {}
         clock, highest = (self._number(f"cpu{cpu}/cpufreq/{name}_freq") for name in ("scaling_cur", "cpuinfo_max"))
         if clock is not None and highest:
             found[CLOCK] = clock / highest
@@ -42,10 +37,6 @@ class CpuClock:
             found[THROTTLED] = float(max(0, throttled[1] - before[1])) if before[0] == cpu else 0.0
         self._throttled = throttled
         return found
-
-    @staticmethod
-    def _switches() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
     @staticmethod
     def _cpu() -> int:
@@ -64,13 +55,11 @@ class CpuClock:
         return None
 
 
-def in_words(clock: float | None, throttled: float | None, turns: float | None) -> str:
+def in_words(clock: float | None, throttled: float | None) -> str:
     """What these say of a slow rank; empty where nothing. Pure."""
     found = []
     if throttled:
         found.append(f"its core was throttled {throttled:.0f} times since the last record (heat or power)")
     if clock is not None and clock < 0.8:
         found.append(f"its core's clock is at {clock:.0%} of the highest")
-    if turns is not None and turns > 50:
-        found.append(f"other programs took its core {turns:.0f} times a second")
     return "; ".join(found)

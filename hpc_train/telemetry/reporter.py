@@ -146,6 +146,11 @@ class Reporter:
         self.status.update(energy=found)
         return {ENERGY: found["joules"]} if "joules" in found else {}
 
+    def run_ended(self, step: int, state: str, reason: str | None = None) -> None:
+        """Notes in the metrics that the run has ended: the last that they hold of it. As MetricsWriter.end."""
+        self.slow_ranks.sum_up()
+        self.metrics.end(step, state, reason)
+
     def _note_start(self, step: int, phases: Mapping[str, float]) -> None:
         rounded = {phase: round(secs, 3) for phase, secs in phases.items()}
         self.metrics.note("first_step", step, secs=round(sum(phases.values()), 3), phases=rounded)

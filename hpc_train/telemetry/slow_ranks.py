@@ -16,7 +16,8 @@ WINDOW, ENOUGH = 20, 14
 """With equal ranks each of which is the slower one by chance in half of the records, fewer than 6 in 100 have 14 of 20;
 that the slower one is so by a fifth is much rarer."""
 SHORTEST_SECS = 0.003
-"""Steps whose own time is shorter are not judged: what a system does beside them is not small against them."""
+"""Steps whose own time is shorter count as not slow: what a system does beside them is not small against them. They are
+counted, since of ranks near this time only the slow moments would be seen otherwise."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ class SlowRanks:
         found = []
         for rank, secs in known.items():
             others = [other for number, other in known.items() if number != rank]
-            if not others or secs < SHORTEST_SECS:
+            if not others:
                 continue
             seen = self._ratios.setdefault(rank, deque(maxlen=WINDOW))
-            seen.append((secs / median(others), secs))
+            seen.append((secs / median(others) if secs >= SHORTEST_SECS else 0.0, secs))
             if rank in self._named or sum(ratio > self._factor for ratio, _ in seen) < ENOUGH:
                 continue
             self._named.add(rank)

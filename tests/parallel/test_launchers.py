@@ -69,7 +69,7 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     records = [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
     assert [(r["kind"], r["step"]) for r in records if r["kind"] != "checkpoint"] == [
         ("start", 0), ("first_step", 1), ("eval", 5), ("eval", 10), ("eval", 15), ("train", 20), ("eval", 20),
-        ("export", 20), ("end", 20), ("rank_times", 20),
+        ("export", 20), ("rank_times", 20), ("end", 20),
     ]  # fmt: skip
     assert [r["step"] for r in records if r["kind"] == "checkpoint"] == [5, 10, 15, 20]
     losses = [r["loss"] for r in records if r["kind"] == "eval"]

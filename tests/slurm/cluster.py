@@ -204,12 +204,14 @@ class SlurmCluster:
     def kill_node(self, node: str) -> None:
         """Kills the slurmd of `node` and all that runs under it, in no time, as a power failure does.
 
-        All of them are stopped before the first is killed: none lives to tell of another's end.
+        All of them are stopped before the first is killed, and the youngest is killed first: none lives to tell of
+        another's end. Were a parent killed before its children, Linux would let these go on (SIGHUP, SIGCONT), and an
+        srun that gets SIGHUP cancels its step on the other nodes.
         """
         slurmd = self._daemons.pop(f"slurmd-{node}")
         slurmd.send_signal(signal.SIGSTOP)
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in self.processes_of(node):
+            for pid in sorted(self.processes_of(node), key=_start_time, reverse=True):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         slurmd.kill()
@@ -413,6 +415,14 @@ def _free_ports(count: int) -> list[int]:
         if len(ports) == count:
             return ports
     raise RuntimeError(f"found {len(ports)} free ports of {count}")
+
+
+def _start_time(pid: int) -> tuple[float, int]:
+    """For sorting; of those started in the same tick, by number."""
+    try:
+        return psutil.Process(pid).create_time(), pid
+    except psutil.NoSuchProcess:
+        return 0.0, pid
 
 
 def _has_in_environment(process: Path, mark: bytes) -> bool:

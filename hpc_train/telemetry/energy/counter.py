@@ -18,7 +18,7 @@ MOST_WATTS = 1e5
 """What a node takes at most, several times over: a counter that runs faster is broken, or has been reset."""
 MOST_WATTS_OF_WRAPPING = 2000.0
 """As above, of what counters that wrap count: processor packages and memory."""
-STILL_SECS = 60.0
+STILL_SECS = 600.0
 """A node's counters that have not moved for so long do not count."""
 
 
