@@ -11,7 +11,7 @@ from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import REPORT_FILE
 from hpc_train.jobdir.records import as_number
-from hpc_train.report import tables, words
+from hpc_train.report import node_tables, tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import gallery, render
@@ -65,9 +65,9 @@ def report_page(history: History) -> str:
         versions=tables.versions(history),
         ranks=tables.ranks(history),
         memory=tables.memory(history),
-        energy=tables.energy(history),
-        energy_note=tables.energy_note(history),
-        rank_map=tables.rank_map(history),
+        energy=node_tables.energy(history),
+        energy_note=node_tables.energy_note(history),
+        rank_map=node_tables.rank_map(history),
         variables=tables.variables(history),
         job_dir=str(history.job_dir.absolute()),
     )

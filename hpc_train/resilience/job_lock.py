@@ -208,6 +208,9 @@ class JobLock:
                 except FileNotFoundError:
                     return False
                 if touched:
+                    if holder is None:  # it was just being written
+                        time.sleep(0.1)
+                        holder = _read_at(self._path)
                     raise UserError(refusal(self._job_dir, holder or found))
         self._write(file, created=False)
         if watched:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.folders import make_folder, remove_folder
+from hpc_train.folders import make_folder
 from hpc_train.telemetry.json_files import read_json
 
 LOOK_SECS = 1.0
@@ -24,7 +24,7 @@ class LostRank:
 
 
 class LostRanks:
-    """The folder in which guards note ranks that were killed; see guard.py. Makes it, and takes it away where empty.
+    """The folder in which guards note ranks that were killed; see guard.py. Makes it.
 
     Attributes:
         known: Those that were found.
@@ -50,8 +50,3 @@ class LostRanks:
                     found.append(LostRank(int(number), str(about.get("signal", "a signal"))))
         self.known += found
         return found
-
-    def close(self) -> None:
-        """Takes the folder away where no rank was lost."""
-        with suppress(OSError):
-            remove_folder(self.folder)

@@ -175,7 +175,7 @@ def test_disturbed_jobs_do_all_their_steps(
 
 
 @pytest.mark.random
-@pytest.mark.skipif(SOAK == 1, reason="Slurm's late cancels of steps make it a matter of luck")
+@pytest.mark.skipif(SOAK == 1, reason="a late cancel of Slurm can make it fail")
 def test_a_lost_batch_node(cluster: SlurmCluster, tmp_path: Path) -> None:
     """A step on another node has the job requeued."""
     job = Job(cluster, tmp_path / "on two", "n1,n2", HPC_TRAIN_MIN_NODES="2")
