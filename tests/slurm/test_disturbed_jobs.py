@@ -198,12 +198,16 @@ def test_twenty_lost_nodes(cluster: SlurmCluster, tmp_path: Path, capsys: pytest
         min_nodes = {"HPC_TRAIN_MIN_NODES": "1"}
         names = [tmp_path / f"{number} {pair[0]}" for pair in pairs]
         jobs = [Job(cluster, name, ",".join(pair), 2, **min_nodes) for name, pair in zip(names, pairs, strict=True)]
-        for job, (_, dies) in zip(jobs, pairs, strict=True):
+        for job in jobs:
             job.be_in_mid_step()
+        struck = {}
+        for job, (_, dies) in zip(jobs, pairs, strict=True):
+            struck[job.number] = time.time(), status(job.job_dir)["step"]
             cluster.kill_node(dies)
-            struck, reached = time.monotonic(), status(job.job_dir)["step"]
+        for job in jobs:
             job.has_started(2, 0)
-            secs, went_on = time.monotonic() - struck, starts(job.job_dir)[1]
+            (when, reached), again_at = struck[job.number], records_of(job.job_dir, "start")[1]
+            secs, went_on = again_at["time"] - when, again_at["step"]
             again = max(0, reached - went_on)
             with capsys.disabled():
                 print(f"\n{job.folder.name}: goes on {secs:.1f} s after the node died, {again} steps again")
