@@ -36,7 +36,7 @@ from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.run_config import RunConfig, RunOptions
 from hpc_train.config.secrets import masked
-from hpc_train.config.specs import EvalInput, EvalOptions, EvalSpec, EvalTimes, TrainOptions, TrainSpec
+from hpc_train.config.specs import KEPT_IN_SYNC, EvalInput, EvalOptions, EvalSpec, EvalTimes, TrainOptions, TrainSpec
 from hpc_train.config.table_schema import read_schema
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.types import STRATEGIES, STRICT, Name
@@ -133,6 +133,19 @@ class JobConfig(_Section):
         data = info.data.get("data")
         if data is not None and train.max_steps is None and data.train.epochs is None:
             raise ValueError("training would never end: give `train.max_steps` or `data.train.epochs`")
+        return train
+
+    @field_validator("train")
+    @classmethod
+    def _keeps_what_there_is(cls, train: TrainOptions, info: ValidationInfo) -> TrainOptions:
+        run, data = info.data.get("run"), info.data.get("data")
+        if train.keep_global_batch and run is not None and run.strategy == "async":
+            raise ValueError(KEPT_IN_SYNC)
+        if train.keep_global_batch and data is not None and data.train.bucket_by is not None:
+            raise ValueError(
+                "`train.keep_global_batch` and `data.train.bucket_by`, by which the order of rows depends on "
+                "`batch_size`, exclude each other"
+            )
         return train
 
     def masked(self) -> JobConfig:

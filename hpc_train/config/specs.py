@@ -47,12 +47,19 @@ def read_once(source: Any) -> Any:
 EvalInput = Annotated[HDF5Input, AfterValidator(read_once)]
 
 
+KEPT_IN_SYNC = (
+    "keep_global_batch is for `strategy: sync`: a step of an asynchronous job is one batch of one worker, however many "
+    "there are; leave it out"
+)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainOptions:
     """The job file's `train:`."""
 
     retired: ClassVar[Mapping[str, str]] = TRAIN_SPEC
     max_steps: Count | None = None
+    keep_global_batch: bool = False
     class_weight: ClassWeightOption | None = None
     early_stopping: EarlyStoppingRules = ()
     hooks: Functions = ()
@@ -68,6 +75,9 @@ class TrainSpec(TrainOptions):
         input_fn: An HDF5Input, or a callable `(InputContext) -> tf.data.Dataset` of batches `x`, `(x, y)` or
             `(x, y, sample_weight)`. Of a callable without arguments each of n ranks takes every n-th batch.
         max_steps: Global step at which training ends, counted over all restarts. `None`: until the input ends.
+        keep_global_batch: Where the job goes on with another number of ranks, a step has as many rows as before, or as
+            near as whole rows come where these cannot be divided evenly: each rank gives more or fewer of them, and
+            computes them in pieces of `batch_size` (by `accumulate_steps`) at most (sync, with an HDF5Input).
         class_weight: The weight of each class in the loss, `{0: 1.0, 1: 5.0}`; classes that are not named weigh 1. For
             models with one label; it has the effect of Keras's `fit(class_weight=…)`.
         early_stopping: Rules that end training before, such as `stop_if_no_decrease("loss", 1000)`.
@@ -86,6 +96,17 @@ class TrainSpec(TrainOptions):
     def _ends(self) -> TrainSpec:
         if self.max_steps is None and isinstance(self.input_fn, HDF5Input) and self.input_fn.epochs is None:
             raise ValueError("training would never end: give `max_steps`, or `epochs` in the HDF5Input")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_batch_to_keep(self) -> TrainSpec:
+        if self.keep_global_batch and not isinstance(self.input_fn, HDF5Input):
+            raise ValueError("`keep_global_batch` is for an HDF5Input; the batches of an input_fn are its own")
+        if self.keep_global_batch and self.input_fn.bucket_by is not None:
+            raise ValueError(
+                "`keep_global_batch` and the input's `bucket_by`, by which the order of rows depends on `batch_size`, "
+                "exclude each other"
+            )
         return self
 
 

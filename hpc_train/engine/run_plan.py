@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import Loader, refuse_name
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.roles import Roles
+from hpc_train.engine.global_batch import GlobalBatch
 from hpc_train.evaluation.early_stopping import Decision
 
 
@@ -50,6 +51,14 @@ class TrainingJob:
         assert self.config.model_dir is not None, "train_and_evaluate has settled it"
         return self.config.model_dir.absolute()
 
+    def with_batch(self, batch: GlobalBatch | None) -> TrainingJob:
+        """This job, of which each rank gives to a step what `batch` says."""
+        if batch is None or not batch.kept:
+            return self
+        source = replace(self.train_spec.input_fn, batch_size=batch.rows)
+        estimator = replace(self.estimator, config=replace(self.config, accumulate_steps=batch.pieces))
+        return replace(self, estimator=estimator, train_spec=replace(self.train_spec, input_fn=source))
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -62,6 +71,7 @@ class RunPlan:
         max_steps: Where the run ends; None: at the end of input. Before train_spec's where `decision` says so.
         decision: That an earlier run has ended training early, by which the job is over.
         shards: Of training, then of each evaluation set; None for an input that is a function.
+        batch: What a rank gives to a step, where the ranks read in step.
         progress: How far the training data were read. reordered: their order is another one than the checkpoint's.
     """
 
@@ -71,6 +81,7 @@ class RunPlan:
     max_steps: int | None
     decision: Decision | None
     shards: tuple[ShardSet | None, ...]
+    batch: GlobalBatch | None
     progress: DataProgress
     reordered: bool
 

@@ -152,6 +152,9 @@ def global_batch(history: History) -> int | None:
     """
     if setting(history, "model", "builtin") == "gbdt":
         return None
+    known = [rows for record in history.all_of("start") if (rows := record.number("global_batch")) is not None]
+    if known:
+        return int(known[-1])
     batch = as_number(setting(history, "data", "train", "batch_size"))
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
     alike = as_number(setting(history, "run", "mesh", "model")) or 1

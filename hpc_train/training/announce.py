@@ -64,6 +64,7 @@ class Announcement:
         hyperparameters: By name, for TensorBoard. notes: warnings. warm: what a warm start has done.
         input_advice: What to change where training waits for input.
         graph: Writes the model's graph, once training has begun.
+        global_batch: Rows of a step, where all ranks make one together.
     """
 
     first_line: str
@@ -72,6 +73,7 @@ class Announcement:
     warm: Sequence[WarmStartResult] = ()
     input_advice: str = ""
     graph: Callable[[MetricsWriter], None] | None = None
+    global_batch: int | None = None
 
     @classmethod
     def of_model(
@@ -88,8 +90,12 @@ class Announcement:
             **job.estimator.params,
         }
         notes = [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]
+        batch = None if plan.is_over else plan.batch
+        if batch is not None and (changed := batch.warning(plan.first_step)) is not None:
+            notes.append(changed)
         show = partial(_show_graph, model=model, x_spec=spec[0] if isinstance(spec, tuple) else spec)
-        return cls(first_line(job, plan), about, notes, warm, data.advice, show)
+        total = None if batch is None else batch.total
+        return cls(first_line(job, plan), about, notes, warm, data.advice, show, total)
 
 
 @contextmanager
@@ -119,9 +125,8 @@ def start_reporting(
     lists = StatusLists.of(before, plan.first_step)
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
-        metrics.start(
-            plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"], **_why(fields)
-        )
+        why = _why(fields) | ({} if about.global_batch is None else {"global_batch": about.global_batch})
+        metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"], **why)
         metrics.hyperparameters(about.hyperparameters, [spec.kind for spec in job.eval_specs])
         metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)

@@ -37,6 +37,7 @@ from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
+from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.whole_model import WholeModel, tables_of
@@ -254,7 +255,7 @@ def _build_model(
         return build_model(estimator, dataset)
 
     model = world.each(build_another)
-    world.each(lambda: _check_layers(model, job, plan))
+    world.each(lambda: _check_model(model, job, plan))
     tables = tables_of(model)
     if world.is_chief and tables and plan.roles.model > 1 and not any(map(share_of, tables.values())):
         log.warning(
@@ -282,7 +283,8 @@ def _build_model(
             log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config, name)
     own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}
-    settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own})
+    batch = plan.batch.settings if plan.batch is not None and not plan.is_over else {}
+    settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own, **batch})
     state = ModelState(model, world, updates)
     world.each(state.check_ranks)
     start = job.estimator.warm_start if plan.restored_step is None else None
@@ -297,8 +299,13 @@ def _build_model(
     )
 
 
-def _check_layers(model: keras.Model, job: TrainingJob, plan: RunPlan) -> None:
-    """UserError where `model` has layers of ht.parallel that cannot be trained as `job` asks for, or lacks them."""
+def _check_model(model: keras.Model, job: TrainingJob, plan: RunPlan) -> None:
+    """UserError where `model`, or its layers of ht.parallel, cannot be trained as `job` asks for."""
+    if job.train_spec.keep_global_batch and has_own_train_step(model):
+        raise UserError(
+            f"train.keep_global_batch: the train_step of {type(model).__name__} computes a batch at once, and with "
+            "fewer ranks it would have to take more rows than batch_size; leave it out"
+        )
     if plan.roles.model == 1 and "hpc_train.parallel" not in sys.modules:  # no need to wait for the import of them
         return
     from hpc_train.parallel.checks import check_layers

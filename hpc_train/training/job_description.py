@@ -76,7 +76,9 @@ def first_line(job: TrainingJob, plan: RunPlan) -> str:
         rows, readers = source.batch_size, roles.readers
         copies = f"{'copy' if readers == 1 else 'copies, each'} on {roles.model} ranks"
         of = "workers" if roles.idle else copies if roles.model > 1 else "ranks"
-        batch = f"; global batch {rows * readers} ({rows} x {readers} {of})"
+        count = job.config.accumulate_steps
+        pieces = f" in {count} pieces" if count > 1 and plan.batch is not None and plan.batch.kept else ""
+        batch = f"; global batch {rows * readers} ({rows}{pieces} x {readers} {of})"
     elif isinstance(source, HDF5Input):
         batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
     return f"{begin} to step {plan.max_steps or 'end of input'}{batch}; job-dir {job.job_dir}"

@@ -13,6 +13,7 @@ from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.config.table_schema import read_schema
 from hpc_train.data.hdf5.shards import ShardSet, check_record
 from hpc_train.distributed.world import World
+from hpc_train.engine.global_batch import ASKED_FOR, ROWS, GlobalBatch
 from hpc_train.engine.recovery import find_checkpoint
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import Strategy
@@ -37,6 +38,8 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
     found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job.job_dir, manager))))
     decided = world.on_chief(lambda: _decision(job, found.step))
     decision = Decision(**decided) if decided else None
+    batch = _find_batch(world, roles.readers, job, manager, found.step)
+    job = job.with_batch(batch)
     shards = _find_shards(world, roles.readers, job, found.step or 0)
     source = job.train_spec.input_fn
     progress, reordered = saved_progress(world, manager, found.step, source, shards[0])
@@ -47,6 +50,7 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
         max_steps=found.step if decision else job.train_spec.max_steps,
         decision=decision,
         shards=shards,
+        batch=batch,
         progress=progress,
         reordered=reordered,
     )
@@ -61,6 +65,19 @@ def _decision(job: TrainingJob, step: int | None) -> dict[str, Any] | None:
     if decision is None or step is None or not still_holds(decision, spec.max_steps, spec.early_stopping, step):
         return None
     return asdict(decision)
+
+
+def _find_batch(
+    world: World, readers: int, job: TrainingJob, manager: CheckpointManager, step: int | None
+) -> GlobalBatch | None:
+    """What each rank gives to a step, by what they gave to those before the checkpoint of `step`. Collective."""
+
+    def find() -> dict[str, str]:
+        settings = None if step is None else manager.settings(step)
+        return {key: settings[key] for key in (ROWS, ASKED_FOR) if key in settings} if settings else {}
+
+    before = world.on_chief(find) if step is not None else {}
+    return world.each(lambda: GlobalBatch.of(job.train_spec, job.config, readers, before))
 
 
 def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tuple[ShardSet | None, ...]:

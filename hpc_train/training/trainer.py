@@ -158,7 +158,7 @@ def run_job(world: World, job: TrainingJob, signals: StopSignals, train: Run) ->
             run = plan(world, job, strategy, manager)
             if (finished := world.on_chief(lambda: finished_result(job, run))) is not None:
                 return finished[0], [Path(path) for path in finished[1]]
-            metrics, exports = train(world, job, run, manager, lock, signals)
+            metrics, exports = train(world, job.with_batch(run.batch), run, manager, lock, signals)
             return metrics, [Path(path) for path in exports]
     except JobStopped as stopped:
         if background_evaluation.hangs():  # Python would wait for its thread
