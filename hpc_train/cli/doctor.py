@@ -51,7 +51,7 @@ def doctor(
             findings.append(finding)
     else:
         console = _console()
-        with _progress(console) as report:
+        with progress(console) as report:
             findings = list(examine(folder, report))
         show(console, _table(findings, console.width))
         say(f"\n{_summary(findings)}")
@@ -71,7 +71,8 @@ def _console() -> Console:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+def progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is being looked at; elsewhere nothing."""
     if not console.is_terminal:
         yield lambda doing: None
         return
