@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,13 @@ def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
     assert header.split()[:3] == ["name", "number", "state"]
     assert [row.split()[:3] for row in rows if name in row] == [[name, number, "SUCCEEDED"]]
     assert back_end.run("cancel", name).out == f"{name}: nothing to cancel: SUCCEEDED\n"
+
+    back_end.run("bundle", name, "--no-doctor", "--out", "bundle.tar.gz")
+    with tarfile.open(back_end.folder / "bundle.tar.gz") as bundle:
+        assert f"{name}/job/logs/job.out" in bundle.getnames()
+        if back_end.cluster is not None:
+            told_by_slurm = bundle.extractfile(f"{name}/slurm/job.txt")
+            assert told_by_slurm is not None and f"JobId={number} " in told_by_slurm.read().decode()
 
     (listed,) = [status for status in back_end.run("list", "--json").json() if status["name"] == name]
     assert listed == job.status()
