@@ -90,7 +90,7 @@ def test_others_are_not_asked_about(programs: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     "script",
-    ["exit 1", "echo '7.extern|4500'; exit 1", "echo 'Slurm accounting storage is disabled' >&2", "sleep 1000"],
+    ["exit 1", "echo '7.extern|4500'; exit 1", "echo off >&2", "exec sleep 1000"],
 )
 def test_what_fails_tells_nothing(programs: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     answers(programs, script)
