@@ -154,7 +154,7 @@ class World:
 
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UserError(
-                f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which {what} "
+                f"{mpi_library()}: does not provide MPI_THREAD_MULTIPLE, which {what} "
                 "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
             )
 
@@ -336,6 +336,13 @@ class World:
 
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)
+
+
+def mpi_library() -> str:
+    """The name and version of the MPI in use, as in "Open MPI v4.1.8, package: …". Local."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
 def _horovod_module() -> Any:
