@@ -17,7 +17,7 @@ from hpc_train.telemetry.reporter import Reporter, by_rank
 def told_at_the_end(world: World, job: TrainingJob, energy: RankEnergy, reporter: Reporter | None) -> Iterator[None]:
     """The chief hears what each node has used in the whole run, once that is over or was stopped. Collective.
 
-    Nodes of a job that goes on without lost ranks tell it nothing: nothing is collective there any more.
+    Ranks that leave apart, since one may be lost, have left word of it, if they were quick enough.
 
     Args:
         reporter: The chief's. The report, which came before, is written again where another node has told more.
@@ -32,11 +32,11 @@ def told_at_the_end(world: World, job: TrainingJob, energy: RankEnergy, reporter
 
 
 def _tell(world: World, energy: RankEnergy, reporter: Reporter | None) -> bool:
-    """Whether other nodes than the chief's have told anything. Collective, unless the ranks leave apart."""
+    """Whether other nodes than the chief's may have told anything. Collective, unless the ranks leave apart."""
     taken = (World.alone() if world.apart else world).gather(energy.taken())
     if reporter is None or taken is None:
         return False
     reporter.note_energy(by_rank(taken, 0))
     reporter.tell_energy()
     reporter.status.write()
-    return any(taken[1:])
+    return world.apart or any(taken[1:])

@@ -16,9 +16,10 @@ from hpc_train.errors import JobEndedError, UserError
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.outcome import EXIT_FAILED, STOP_CODES
 from hpc_train.resilience.guard import ALLOWED, is_guarded
-from hpc_train.resilience.lost_ranks import LostRank, LostRanks, forget_left, gone_ranks, note_left
+from hpc_train.resilience.lost_ranks import LostRank, LostRanks, forget_left, gone_ranks, measured_by, note_left
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.parts import AsyncParts
+from hpc_train.telemetry.reporter import by_rank
 
 if TYPE_CHECKING:
     from hpc_train.strategies.asynchronous.chief import AsyncChief
@@ -67,7 +68,7 @@ def end_apart(context: RunContext, parts: AsyncParts, chief: AsyncChief | None, 
     folder = losses_of(context)
     context.world.apart = parts.window.alone = True
     if chief is None or step is None:
-        note_left(folder, context.world.rank)
+        note_left(folder, context.world.rank, context.energy.taken())
         return {}, []
     received = [context.signals.received, parts.noted_signal()]
     name = next((name for name in STOP_CODES if name in received), None)
@@ -77,6 +78,9 @@ def end_apart(context: RunContext, parts: AsyncParts, chief: AsyncChief | None, 
             raise JobStopped(STOP_CODES[name])
         return chief.finish([context.hooks.stop_requested])
     finally:
+        told = [None, *(measured_by(folder, rank) for rank in range(1, parts.roles.size))]
+        if context.chief is not None:
+            context.chief.reporter.note_energy(by_rank(told, 0))
         forget_left(folder)
 
 
