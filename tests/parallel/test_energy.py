@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.test_async import change
-from tests.ranks import hpc_train, train_in_turn
+from tests.ranks import hpc_train, train, train_in_turn
 from tests.support import Job, records_of
 from tests.unit.telemetry.energy.machine import Machine
 
@@ -93,7 +93,8 @@ def test_a_run_that_a_signal_stops_is_counted_to_its_end(jobs: dict[str, Job], t
     Machine(tmp_path / "sys").cray("1000 J 1 us\n")
     job = jobs[name]
     change(job, train={"max_steps": 10**6}, run={"save_summary_steps": 10**6})
-    assert train_in_turn([job], 2, HPC_TRAIN_SYSFS=str(tmp_path / "sys")).returncode == 3
+    done = train(job, 2, fresh=True, HPC_TRAIN_SYSFS=str(tmp_path / "sys"))
+    assert done.returncode == 3, done.stdout + done.stderr
     found = status(job)
     assert (found["state"], found["energy"]["complete"]) == ("stopped", True)
     assert found["energy"]["joules"] == 3 * found["step"] >= 3 * STOPS_AT
