@@ -43,7 +43,7 @@ from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import check_best_metric, early_stopper
-from hpc_train.training.energy import last_word
+from hpc_train.training.energy import told_at_the_end
 from hpc_train.training.job_dir import begin_job_dir
 from hpc_train.training.trainer import Result, asked_for, run_job
 from hpc_train.trees.booster import matrix_of, parameters, xgboost
@@ -126,9 +126,8 @@ def _run(
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
         forest = Forest(booster, matrices[0], rows, training, evaluation)
-        done = Rounds(world, job, run, forest, signals, watchdog, chief).train()
-        last_word(world, job, energy, chief.reporter if chief else None)
-        return done
+        with told_at_the_end(world, job, energy, chief.reporter if chief else None):
+            return Rounds(world, job, run, forest, signals, watchdog, chief).train()
 
 
 def _check_metrics(job: TrainingJob, names: Sequence[str], exporters: TreeExporters | None) -> None:

@@ -124,8 +124,10 @@ def _show_jobs(jobs: list[JobStatus], shown: list[Asked], sorted_by: list[Asked]
 @answer()
 def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Show all that is known of a job."""
+    from hpc_train.jobs.inspect import with_queue_energy
+
     with errors():
-        status = Job.find(job, root).status()
+        status = with_queue_energy(Job.find(job, root).status())
     if as_json:
         print(json.dumps(asdict(status)))
         return

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_train.distributed import launch_env
 from hpc_train.distributed.devices import nvidia_device_count
@@ -62,7 +62,8 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     if device is not None and own_device:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
-    fair = launch_env.fair_cores(_users_of_cores(world, mask), mask)
+    users, world.devices = _node_of(world, mask, [os.environ.get("CUDA_VISIBLE_DEVICES")] if gpus else [])
+    fair = launch_env.fair_cores(users, mask)
     world.cores = launch_env.threads_wanted(os.environ) or fair
     os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
     if world.first(lacking or None):
@@ -73,18 +74,19 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     return world
 
 
-def _users_of_cores(world: World, mask: list[int]) -> dict[int, int]:
-    """How many ranks of this host may use each core that any of them may use. Collective."""
+def _node_of(world: World, mask: list[int], devices: list[str | None]) -> tuple[dict[int, int], list[str | None]]:
+    """How many ranks of this host may use each core that any may use, and what `devices` they have. Collective."""
     for attempt in itertools.count():
         here = world.split(zlib.crc32(f"{attempt} {world.host}".encode()) >> 1)
         alike = here.broadcast(world.host) == world.host
         if world.first(None if alike else True) is None:  # else two hosts have one number
             break
         here.free()
-    masks = here.gather(mask)
-    users = here.broadcast(list(Counter(core for own in masks or [] for core in own).items()))
+    told: list[Any] = here.gather((mask, devices)) or []
+    users = list(Counter(core for cores, _ in told for core in cores).items())
+    users, devices = here.broadcast((users, [device for _, visible in told for device in visible]))
     here.free()
-    return dict(users)
+    return dict(users), devices
 
 
 def _notes(without_memory: Sequence[str]) -> list[str]:

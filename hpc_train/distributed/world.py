@@ -48,6 +48,7 @@ class World:
         offset: What is to be added to this world's rank numbers to name them to a user (see `part`).
         on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
+        devices: What ranks of this node have as CUDA_VISIBLE_DEVICES, None for one without it; of a node with GPUs.
         process_sets: Horovod's, by their ranks, once it runs.
         notes: What the user should know of how the ranks were joined; the same on all.
         apart: Whether each rank leaves by itself, and without MPI_Finalize, since one may be lost: with `leave`.
@@ -63,6 +64,7 @@ class World:
         self._horovod: Any = None
         self.process_sets: dict[tuple[int, ...], Any] = {}
         self.notes: list[str] = []
+        self.devices: list[str | None] = []
         self._known: BaseException | None = None
         self.apart = False
 
@@ -152,7 +154,7 @@ class World:
 
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UserError(
-                f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which {what} "
+                f"{mpi_library()}: does not provide MPI_THREAD_MULTIPLE, which {what} "
                 "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
             )
 
@@ -334,6 +336,13 @@ class World:
 
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)
+
+
+def mpi_library() -> str:
+    """The name and version of the MPI in use, as in "Open MPI v4.1.8, package: …". Local."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
 def _horovod_module() -> Any:

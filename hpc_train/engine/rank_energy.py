@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpc_train.distributed.world import World
-from hpc_train.telemetry.energy.account import EnergyAccount, Metered
+from hpc_train.telemetry.energy.account import JOULES, SECS, STILL, EnergyAccount, Metered
 from hpc_train.telemetry.energy.counter import NotMeasuredError
 from hpc_train.telemetry.energy.meter import Meter
 from hpc_train.telemetry.energy.node import node_counters
-from hpc_train.telemetry.reporter import ENERGY
 
 BROKEN = -1.0
 """What a rank tells whose counters have failed."""
@@ -34,11 +33,17 @@ class RankEnergy:
         return {"energy": {"covers": self.about.covers, "lacks": self.about.why}}
 
     def taken(self) -> dict[str, float]:
-        """`joules` since the run began, BROKEN where they are not known any more; empty without a meter. Local."""
+        """For EnergyAccount.note, since the run began: JOULES (BROKEN where they are not known any more), SECS, STILL.
+
+        Empty without a meter. Local.
+        """
         if self.meter is None:
             return {}
         joules = self.meter.read()
-        return {ENERGY: BROKEN if joules is None else joules}
+        if joules is None:
+            return {JOULES: BROKEN}
+        still = {STILL: float(len(names))} if (names := self.meter.still) else {}
+        return {JOULES: joules, SECS: self.meter.secs, **still}
 
 
 @contextmanager
@@ -47,7 +52,7 @@ def rank_energy(world: World) -> Iterator[RankEnergy]:
     found, why = None, ""
     if world.local_rank == 0:
         try:
-            found = node_counters()
+            found = node_counters(devices=world.devices)
         except NotMeasuredError as error:
             why = str(error)
     if found is not None:

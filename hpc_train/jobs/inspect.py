@@ -30,6 +30,15 @@ def inspect_jobs(job_dirs: Sequence[Path]) -> list[JobStatus]:
         return list(pool.map(_explained, query(job_dirs)))
 
 
+def with_queue_energy(found: JobStatus) -> JobStatus:
+    """`found` with `queue_joules` in its `energy`, where the job has ended unmeasured and its queue has counted."""
+    if not found.has_ended or (found.energy or {}).get("joules") is not None:
+        return found
+    record = read_record(Path(found.job_dir))
+    joules = None if record.copied else backend_of(record).joules(record)
+    return found if joules is None else replace(found, energy={**(found.energy or {}), "queue_joules": joules})
+
+
 def leftover(job_dir: Path) -> list[int]:
     """Processes that still run of a job that has ended, or whose scheduler no longer knows it."""
     record = read_record(job_dir)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.records import as_number
@@ -23,20 +25,28 @@ def energy(history: History) -> Table | None:
     found = sound_energy(history.status.get("energy"))
     if not found or "joules" not in found:
         return None
-    secs = _secs_of_run(history)
 
-    def row(name: str, joules: float | None, covers: str, lacks: str) -> tuple[str, ...]:
-        watts = f"{joules / secs:.3g} W" if joules is not None and secs else words.UNKNOWN
-        return (name, covers or NOT_MEASURED, lacks, words.UNKNOWN if joules is None else amount(joules), watts)
+    def row(name: str, joules: float | None, watts: float | None, covers: str, lacks: str) -> tuple[str, ...]:
+        power = words.UNKNOWN if watts is None else f"{watts:.3g} W"
+        return (name, covers or NOT_MEASURED, lacks, words.UNKNOWN if joules is None else amount(joules), power)
 
     nodes = found.get("nodes", [])
     rows = [
-        row(node["host"] or words.UNKNOWN, node.get("joules"), node["covers"], node["lacks"])
+        row(node["host"] or words.UNKNOWN, node.get("joules"), _watts(node), node["covers"], node["lacks"])
         for node in nodes[:MOST_RANKS]
     ]
     if len(nodes) > 1:
-        rows.append(row("all" if found.get("complete") else "all that have told", found["joules"], "all of these", ""))
+        power = [_watts(node) for node in nodes if node.get("joules") is not None]
+        watts = sum(known) if len(known := [one for one in power if one is not None]) == len(power) else None
+        name = "all" if found.get("complete") else "all that have told"
+        rows.append(row(name, found["joules"], watts, "all of these", ""))
     return Table(("", "counts", "does not", "energy", "mean power"), rows, 3)
+
+
+def _watts(node: Mapping[str, Any]) -> float | None:
+    """The mean power of a node while it was measured, as its own clock had it."""
+    joules, secs = node.get("joules"), node.get("secs")
+    return joules / secs if joules is not None and secs else None
 
 
 @dataclass(frozen=True)
@@ -85,9 +95,3 @@ def energy_note(history: History) -> str:
     """Why no energy is known; empty where it is, or nothing is known of it."""
     found = sound_energy(history.status.get("energy"))
     return in_words(found) if found and "joules" not in found else ""
-
-
-def _secs_of_run(history: History) -> float | None:
-    """How long the last run has been going, or took, by status.json."""
-    begun, now = (as_number(history.status.get(name)) for name in ("started", "updated"))
-    return now - begun if begun is not None and now is not None and now > begun else None

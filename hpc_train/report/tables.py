@@ -29,7 +29,7 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
-from hpc_train.telemetry.energy.account import in_words
+from hpc_train.telemetry.energy.account import amount, in_words
 from hpc_train.telemetry.progress import GAP
 from hpc_train.telemetry.start_timeline import PHASES
 from hpc_train.telemetry.status import sound_energy
@@ -91,8 +91,8 @@ def key_numbers(history: History) -> list[Fact]:
     by_clock = f"{words.duration(records[-1].time - records[0].time)} by the clock" if history.restarts else ""
     facts.append(Fact("running time", words.duration(elapsed), by_clock))
     if "joules" in (used := sound_energy(history.status.get("energy")) or {}):
-        value, _, more = in_words(used).partition(", ")
-        facts.append(Fact("energy of the last run", value, more))
+        value = amount(used["joules"])
+        facts.append(Fact("energy of the last run", value, in_words(used).removeprefix(value).strip(",; ")))
     facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):
         facts.append(lag)

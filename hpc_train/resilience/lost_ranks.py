@@ -1,14 +1,27 @@
-"""Which ranks have been lost, as their guards have left word of it. For the chief."""
+"""Which ranks have been lost, as their guards have left word of it, and which have left by themselves.
+
+    logs/lost-<run_id>/
+      gone-<r>           rank r is about to be noted as lost
+      rank-<r>.json      it is lost: rank, signal, time
+      left-<r>           it has done its part; what it has measured, by name
+
+Nothing of it stays of a job that lost no rank.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
-from hpc_train.folders import make_folder
+from hpc_train.files import replace_text
+from hpc_train.folders import make_folder, remove, remove_folder
 from hpc_train.telemetry.json_files import read_json
 
 LOOK_SECS = 1.0
@@ -23,8 +36,37 @@ class LostRank:
     signal: str
 
 
+def note_left(folder: Path, rank: int, measured: Mapping[str, float]) -> None:
+    """This rank has done its part, and need not answer any more. No error where the chief was quicker to end."""
+    with suppress(OSError):
+        replace_text(folder / f"left-{rank}", json.dumps(dict(measured)) + "\n", to_disk=False)
+
+
+def measured_by(folder: Path, rank: int) -> dict[str, float]:
+    """What this rank has left word of; empty where it has not."""
+    found = read_json(folder / f"left-{rank}")
+    return {name: float(value) for name, value in found.items() if isinstance(value, float) and isfinite(value)}
+
+
+def gone_ranks(folder: Path) -> set[int]:
+    """Those that are lost or have left, so that nobody is to wait for them. For any rank."""
+    with suppress(FileNotFoundError):
+        found = (re.fullmatch(r"rank-([0-9]+)\.json|left-([0-9]+)", name) for name in os.listdir(folder))
+        return {int(match[1] or match[2]) for match in found if match}
+    return set()
+
+
+def forget_left(folder: Path) -> None:
+    """Takes the folder away where nobody was lost, else what is of no use any more. For the chief, at the end."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith("left-"):
+                remove(folder / name, missing_ok=True)
+        remove_folder(folder)
+
+
 class LostRanks:
-    """The folder in which guards note ranks that were killed; see guard.py. Makes it.
+    """The folder in which guards note ranks that were killed; see guard.py. Makes it. For the chief.
 
     Attributes:
         known: Those that were found.

@@ -48,7 +48,7 @@ def judge(
     """Decides who keeps the job from moving on; None: nobody yet, since a rank that answers has moved lately.
 
     Args:
-        reports: Of the ranks that answer, by rank; the judge's own among them.
+        reports: Of the ranks that answer, by rank; the judge's own among them. One of a rank in `gone` does not count.
         places: Host and process of every rank, as text ("host n2, pid 123").
         stood_secs: How long the judge itself has not moved.
         timeout_secs: A rank that has not moved for less is taken for a slow one, and waited for.
@@ -58,6 +58,7 @@ def judge(
     in step; they do something while others wait for it. A phase whose name begins with "waiting for " is a wait.
     """
     ranks = [rank for rank in range(len(places)) if rank not in gone]
+    reports = {rank: report for rank, report in reports.items() if rank not in gone}
     silent = [rank for rank in ranks if rank not in reports]
     if silent:
         they = "it" if len(silent) == 1 else "them"

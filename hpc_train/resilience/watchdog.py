@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ class Watchdog:
         clock: In seconds, from whatever point; steadily rising.
 
     Attributes:
-        gone: Ranks that have left, or are known to be lost: nobody waits for them.
+        gone: Gives the ranks that have left, or are known to be lost: nobody waits for them. May take its time.
 
     A process that was stopped and goes on, alone or with its node, starts to count anew. One whose watchdog cannot
     run, since code outside Python keeps Python's lock, is a rank that does not answer; a job of it alone goes on.
@@ -94,7 +94,7 @@ class Watchdog:
     ) -> None:
         self._rank, self._host, self._places = rank, host, places
         self._end, self._timeout, self._clock = end, timeout_secs, clock
-        self.gone: set[int] = set()
+        self.gone: Callable[[], Collection[int]] = tuple
         self._period, self._poll = min(1.0, timeout_secs / 20), min(30.0, timeout_secs / 16)
         self._slack = max(5 * self._period, 1.0)
         self._folder = StallFolder(folder, rank, timeout_secs / 2)
@@ -248,7 +248,7 @@ class Watchdog:
         if secs < self._timeout + before:
             return self._period
         reports = self._folder.read()
-        verdict = judge(reports, self._places, secs, self._timeout, self.gone)
+        verdict = judge(reports, self._places, secs, self._timeout, self.gone())
         if verdict is None:
             youngest = min(report.secs for report in reports.values())
             return max(self._period, min(self._poll, self._timeout - youngest))

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpc_train.telemetry.energy.account import EnergyAccount
+from hpc_train.telemetry.energy.account import JOULES, SECS, STILL, EnergyAccount
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.slow_rank_log import SlowRankLog
@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
-ENERGY = "joules"
-"""What ranks call the energy of their nodes."""
 REPORT_SECS = 0.1
 """Progress is reported so often, beside the steps at which it is due."""
 
@@ -140,11 +138,15 @@ class Reporter:
         self.status.update(step=s.step, loss=s.loss, examples_per_sec=s.mean_rate, secs_left=s.secs_left)
         self.progress.update(s.step, s.loss, s.recent_rate, self._input_wait, s.secs_left, s.last)
 
+    def note_energy(self, told: ByRank) -> None:
+        """Takes what ranks have told of energy out of `told`."""
+        self.energy.note(told.pop(JOULES, []), told.pop(SECS, []), told.pop(STILL, []))
+
     def tell_energy(self) -> dict[str, float]:
         """Writes what is known of the run's energy into the status; returns `joules`, for the metrics, if it is."""
         found = self.energy.field(self._examples)
         self.status.update(energy=found)
-        return {ENERGY: found["joules"]} if "joules" in found else {}
+        return {JOULES: found["joules"]} if "joules" in found else {}
 
     def run_ended(self, step: int, state: str, reason: str | None = None) -> None:
         """Notes in the metrics that the run has ended: the last that they hold of it. As MetricsWriter.end."""
@@ -175,7 +177,7 @@ class Reporter:
                     f"{self._input_advice}"
                 )
         shares = dict(summary.by_rank or {})
-        self.energy.note(shares.pop(ENERGY, []))
+        self.note_energy(shares)
         values.update(self.tell_energy())
         self.slow_ranks.record(summary.step, shares)
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None

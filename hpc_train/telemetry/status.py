@@ -175,7 +175,8 @@ def sound_energy(value: Any) -> dict[str, Any] | None:
     nodes = value.get("nodes")
     if isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes):
         known["nodes"] = [
-            {"host": _text(node.get("host")), "joules": _positive(node.get("joules"))}
+            {"host": _text(node.get("host"))}
+            | {name: _positive(node.get(name)) for name in ("joules", "secs")}
             | {name: _text(node.get(name)) or "" for name in ("covers", "lacks")}
             for node in nodes[:MOST_ENTRIES]
         ]

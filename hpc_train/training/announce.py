@@ -130,7 +130,9 @@ def start_reporting(
         metrics.hyperparameters(about.hyperparameters, [spec.kind for spec in job.eval_specs])
         metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
-        status.update(state="running")
+        earlier = sound_energy(before.get("energy")) or ({"not_measured": ""} if "started" in before else None)
+        account = account_of(energy, ranks, earlier)
+        status.update(state="running", energy=account.field(0))
         log.info(about.first_line)
         log.info(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
         for line in [*of_the_run_before(sound(before)), *(line for done in about.warm for line in done.lines)]:
@@ -145,9 +147,6 @@ def start_reporting(
         for note in about.notes:
             log.warning(note)
         show = None if about.graph is None else partial(about.graph, metrics)
-        earlier = sound_energy(before.get("energy")) or ({"not_measured": ""} if "started" in before else None)
-        account = account_of(energy, ranks, earlier)
-        status.update(energy=account.field(0))
         nodes = NodeReports(account, _slow_ranks(job, plan, metrics, status, ranks, lenient))
         try:
             yield Reporter(metrics, status, progress, lists, about.input_advice, nodes, show, start_timeline)

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from hpc_train.distributed.world import World
 from hpc_train.engine.rank_energy import RankEnergy
 from hpc_train.engine.run_log import RunReports
 from hpc_train.engine.run_plan import TrainingJob
-from hpc_train.telemetry.reporter import ENERGY, Reporter
+from hpc_train.resilience.signals import JobStopped
+from hpc_train.telemetry.reporter import Reporter, by_rank
 
 
-def last_word(world: World, job: TrainingJob, energy: RankEnergy, reporter: Reporter | None) -> None:
-    """Lets the chief know what each node has used in the whole run, which is over. Collective.
+@contextmanager
+def told_at_the_end(world: World, job: TrainingJob, energy: RankEnergy, reporter: Reporter | None) -> Iterator[None]:
+    """The chief hears what each node has used in the whole run, once that is over or was stopped. Collective.
+
+    Ranks that leave apart, since one may be lost, have left word of it, if they were quick enough.
 
     Args:
         reporter: The chief's. The report, which came before, is written again where another node has told more.
     """
-    taken = world.gather(energy.taken().get(ENERGY))
+    try:
+        yield
+    except JobStopped:  # on all ranks
+        _tell(world, energy, reporter)
+        raise
+    if _tell(world, energy, reporter) and reporter is not None:
+        RunReports(reporter, job.config).page(job.job_dir, again=True)
+
+
+def _tell(world: World, energy: RankEnergy, reporter: Reporter | None) -> bool:
+    """Whether other nodes than the chief's may have told anything. Collective, unless the ranks leave apart."""
+    taken = (World.alone() if world.apart else world).gather(energy.taken())
     if reporter is None or taken is None:
-        return
-    reporter.energy.note(taken)
+        return False
+    reporter.note_energy(by_rank(taken, 0))
     reporter.tell_energy()
     reporter.status.write()
-    if any(joules is not None for joules in taken[1:]):
-        RunReports(reporter, job.config).page(job.job_dir, again=True)
+    return world.apart or any(taken[1:])

@@ -33,7 +33,7 @@ from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.build import build
-from hpc_train.training.energy import last_word
+from hpc_train.training.energy import told_at_the_end
 from hpc_train.training.job_description import describe
 from hpc_train.training.job_dir import settle_job_dir
 from hpc_train.training.nothing_left import finished_result
@@ -133,10 +133,9 @@ def keras_run(
 ) -> tuple[dict[str, float], list[str]]:
     """The Run of a Keras model."""
     with build(world, job, run, strategy_of(job.config.strategy), manager, lock, signals) as context:
-        done = context.training(context)
-        together = World.alone() if world.apart else world  # nodes of a job that may lose ranks tell the chief nothing
-        last_word(together, job, context.energy, context.chief.reporter if context.chief else None)
-        return done
+        reporter = context.chief.reporter if context.chief else None
+        with told_at_the_end(world, job, context.energy, reporter):
+            return context.training(context)
 
 
 def run_job(world: World, job: TrainingJob, signals: StopSignals, train: Run) -> Result:

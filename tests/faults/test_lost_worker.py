@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable
+
+import pytest
 
 from tests.faults.launched import Launched
 from tests.faults.test_async import EVAL, HOST, TELLS_ITS_PID, TWO_SERVERS, change, newest
-from tests.support import Job, is_gone, records_of, variables, wait_for
+from tests.support import SOAK, Job, is_gone, records_of, variables, wait_for
 
 MakeJob = Callable[..., Job]
 EXIT_KILLED = 128 + signal.SIGKILL
 RANKS = 4
 """Two servers, the chief among them, and two workers."""
+TRIES = int(os.environ.get("LOST_WORKERS", "10"))
 
 SLOW = """
 import os, time
@@ -130,3 +136,36 @@ def test_servers_and_the_last_worker_are_not_done_without(make_job: MakeJob) -> 
             assert run.end() == EXIT_KILLED, str(run)
         assert f"rank {killed[-1]} on {HOST} was killed by SIGKILL" in run.err
         assert (run.status["state"], run.status["error"]["rank"]) == ("failed", killed[-1])
+
+
+@pytest.mark.random
+@pytest.mark.skipif(SOAK == 1, reason="takes ten minutes")
+@pytest.mark.parametrize("env", [{}, {"OMPI_MCA_btl": "self,tcp"}], ids=["memory", "TCP"])
+def test_whenever_a_worker_dies_all_steps_are_made(
+    make_job: MakeJob, env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance, tally, steps = random.Random(len(env)), Counter[str](), 200
+    for number in range(TRIES):
+        job = make_job(
+            f"job{number}",
+            model=SLOW + TELLS_ITS_PID,
+            run={**TWO_SERVERS, "on_lost_worker": "continue", "save_checkpoints_steps": 20, "save_summary_steps": 1},
+            train={"max_steps": steps},
+            eval=EVAL,
+        )
+        lost, moment = chance.choice([2, 3]), chance.randrange(1, steps * 9 // 10)
+        with Launched(job, ranks=RANKS, **env) as run:
+            wait_for(
+                lambda run=run, moment=moment: run.status.get("step", 0) >= moment or run.process.poll() is not None,
+                lambda run=run: str(run),
+            )
+            time.sleep(chance.random() / 10)  # anywhere in a step
+            os.kill(pid_of(job, lost), signal.SIGKILL)
+            assert run.end() == 0, f"try {number}: {lost} at {moment}\n{run}"
+        assert (run.status["state"], run.status["step"]) == ("succeeded", steps), str(run)
+        assert int(variables(job.job_dir, steps)["optimizer/adam.iteration"]) == steps
+        assert sum(run.status["steps_by_rank"].values()) == steps
+        tally["lost in training" if run.status.get("lost_ranks") == [lost] else "lost at its end"] += 1
+    assert tally["lost in training"] > TRIES // 2
+    with capsys.disabled():
+        print(f"\n{dict(tally)}", flush=True)

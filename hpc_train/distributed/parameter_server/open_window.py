@@ -16,7 +16,7 @@ from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout
 from hpc_train.distributed.roles import Roles
-from hpc_train.distributed.world import World
+from hpc_train.distributed.world import World, mpi_library
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_BAD_INPUT
 from hpc_train.telemetry.units import size
@@ -70,7 +70,6 @@ def _try(action: Callable[[], Window | None]) -> Window:
 def _advice(problem: str) -> str:
     from mpi4py import MPI
 
-    library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
     if MPI.Query_thread() > MPI.THREAD_SERIALIZED:
         change = (
             "mpi4py was imported before this package, and started MPI with THREAD_MULTIPLE, in which Open MPI 4 has no "
@@ -82,7 +81,8 @@ def _advice(problem: str) -> str:
             "let Open MPI choose again (unset OMPI_MCA_osc and OMPI_MCA_btl, or set OMPI_MCA_osc=pt2pt for TCP), load "
             "another MPI, or take run.strategy: sync"
         )
-    return f"strategy: async needs one-sided communication, which {library} does not provide here ({problem}): {change}"
+    lacks = f"which {mpi_library()} does not provide here ({problem})"
+    return f"strategy: async needs one-sided communication, {lacks}: {change}"
 
 
 def _reach(window: Window, rank: int, roles: Roles, layouts: Sequence[ServerLayout]) -> None:

@@ -150,7 +150,7 @@ class JobStatus:
         reason: Why it waits, or how it ended, in words.
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
         slow_ranks: As StatusFile describes them.
-        energy: As EnergyAccount.field describes it.
+        energy: As EnergyAccount.field describes it; see inspect.with_queue_energy, too.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
         restart_reason: Why its batch script has started the ranks again, and where.

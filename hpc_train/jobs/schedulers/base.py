@@ -56,6 +56,10 @@ class Backend(ABC):
             "2>&1`, or hpc-train submit, `hpc-train logs` shows it"
         )
 
+    def joules(self, record: JobRecord) -> float | None:
+        """What the nodes of an ended job have used, as its queue has counted; None: it has not. Raises nothing."""
+        return None
+
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
 

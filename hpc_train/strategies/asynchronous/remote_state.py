@@ -41,7 +41,7 @@ class RemoteState:
     """The state of a job whose parameters lie on servers, as a checkpoint has it. For the first server.
 
     Batch-norm averages and the like are the means of what the workers that are left carried last; random states and
-    other integers are the first worker's.
+    other integers are those of the first one of them.
 
     Args:
         shard: Of this server. at: called with what this process does.
@@ -96,8 +96,9 @@ class RemoteState:
 
     def _spread_carried(self) -> None:
         known = {worker: array for worker, array in enumerate(self._server.carried) if array is not None}
-        received = [array for worker, array in known.items() if worker not in self._server.lost] or [*known.values()]
-        first = self._server.carried[0]
+        left = [worker for worker in range(len(self._server.carried)) if worker not in self._server.lost]
+        received = [known[worker] for worker in left if worker in known] or [*known.values()]
+        first = self._server.carried[left[0]] if left else None
         offsets, _ = carried_places(self._carried)
         for variable, offset in zip(self._carried, offsets, strict=True):
             copy, dtype = self._copies[id(variable)], dtype_of(variable)

@@ -29,11 +29,11 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.outcome import STOP_CODES
-from hpc_train.resilience.guard import ALLOWED, dispense, is_guarded
+from hpc_train.resilience.guard import dispense
 from hpc_train.resilience.signals import JobStopped, signal_of_any
 from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
-from hpc_train.strategies.asynchronous.losses import Losses, losses_of
+from hpc_train.strategies.asynchronous.losses import Losses, check_guard, end_apart, losses_of, waits_for_the_rest
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
@@ -81,7 +81,7 @@ class Asynchronous:
             UserError: The optimizer or this MPI cannot do it.
         """
         world, roles, model, config = parts.world, parts.roles, parts.model, parts.config
-        world.each(lambda: _check_guard(config))
+        world.each(lambda: check_guard(config))
         serves, mean = roles.serves(world.rank), config.max_staleness == 0
         world.each(lambda: check_model(model))
         world.each(lambda: _check_optimizer(model.optimizer, config))
@@ -176,6 +176,7 @@ def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Res
         config.scale_lr_by_staleness,
         config.on_lost_worker == "continue",
     )
+    waits_for_the_rest(context)
     if context.chief is not None:
         losses = Losses(context, parts, server) if config.on_lost_worker == "continue" else None
     parts.window.barrier()
@@ -214,6 +215,7 @@ def _work(parts: AsyncParts, step: GradientStep, context: RunContext) -> Result:
     """A worker computes gradients until there are no more to compute, and waits for the chief. Collective."""
     depth = depth_of(context, context.world)
     worker = Worker(parts.window, parts.layouts, parts.partition, parts.roles.part_of(context.world.rank))
+    waits_for_the_rest(context)
     parts.window.barrier()
     if context.config.on_lost_worker == "continue":
         dispense(losses_of(context), context.world.rank, parts.roles.readers)
@@ -226,7 +228,7 @@ def _end(parts: AsyncParts, context: RunContext, chief: AsyncChief | None, step:
     """Leaves where a signal has ended training at `step`, else gets what the chief makes of it. Collective."""
     world = context.world
     if context.config.on_lost_worker == "continue":
-        return _end_apart(parts, context, chief, step)
+        return end_apart(context, parts, chief, step)
     context.watchdog.at("waiting for the others (end of training)", None)
     parts.window.barrier()
     name = signal_of_any(world, context.signals.received)
@@ -237,19 +239,6 @@ def _end(parts: AsyncParts, context: RunContext, chief: AsyncChief | None, step:
     result = _alone(parts, world, lambda: chief.finish(reasons) if chief else None)
     assert result is not None, "the chief has finished"
     return result
-
-
-def _end_apart(parts: AsyncParts, context: RunContext, chief: AsyncChief | None, step: int | None) -> Result:
-    """As `_end`, where ranks may be lost: each leaves by itself, the chief with the code of the job. Local."""
-    context.world.apart = parts.window.alone = True
-    if chief is None or step is None:
-        return {}, []
-    received = [context.signals.received, parts.noted_signal()]
-    name = next((name for name in STOP_CODES if name in received), None)
-    if chief.cut_short and name is not None:
-        chief.lifecycle.save_for(name, step)
-        raise JobStopped(STOP_CODES[name])
-    return chief.finish([context.hooks.stop_requested])
 
 
 def _alone(parts: AsyncParts, world: World, action: Callable[[], T]) -> T:
@@ -281,15 +270,6 @@ def check_model(model: keras.Model) -> None:
             f"run.strategy: async cannot be used with {', '.join(together[:3])}: BatchNormalization(synchronized=True) "
             "averages over the batches of all ranks at the same time, and workers compute each in its own time; leave "
             "synchronized out, or take strategy: sync"
-        )
-
-
-def _check_guard(config: RunConfig) -> None:
-    if config.on_lost_worker == "continue" and not is_guarded():
-        raise UserError(
-            "run.on_lost_worker: continue is for hpc-train launch and submit, where a guard of each rank keeps mpirun "
-            f"from ending all; for mpirun and hpc-train train, set {ALLOWED}=1 before mpirun (Open MPI 4); in other "
-            "programs take `end`"
         )
 
 

@@ -20,6 +20,8 @@ MOST_WATTS_OF_WRAPPING = 2000.0
 """As above, of what counters that wrap count: processor packages and memory."""
 STILL_SECS = 600.0
 """A node's counters that have not moved for so long do not count."""
+STILL_BESIDE_SECS = 60.0
+"""Nor does one that has not moved for so long beside others that have."""
 
 
 class NotMeasuredError(Exception):

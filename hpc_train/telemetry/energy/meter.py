@@ -7,7 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from hpc_train.telemetry.energy.counter import MOST_WATTS, MOST_WATTS_OF_WRAPPING, STILL_SECS, Counter, checked
+from hpc_train.telemetry.energy.counter import (
+    MOST_WATTS,
+    MOST_WATTS_OF_WRAPPING,
+    STILL_BESIDE_SECS,
+    STILL_SECS,
+    Counter,
+    checked,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +39,7 @@ class Meter:
         self._joules, self._read_at = 0.0, clock()
         self._begun_at = self._read_at
         self._before: list[float] = []
+        self._moved, self._named = [False] * len(self._counters), False
         self.failed: str | None = None
         self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
 
@@ -49,9 +57,26 @@ class Meter:
         with self._lock:
             return None if self.failed else self._joules
 
+    @property
+    def secs(self) -> float:
+        """In which these joules were used: from the beginning until its counters were last read."""
+        with self._lock:
+            return self._read_at - self._begun_at
+
+    @property
+    def still(self) -> list[str]:
+        """Counters by name that stand still while others move: what they count is in no figure."""
+        with self._lock:
+            if self.failed or not any(self._moved) or self._read_at - self._begun_at < STILL_BESIDE_SECS:
+                return []
+            return [counter.name for counter, moved in zip(self._counters, self._moved, strict=True) if not moved]
+
     def read(self) -> float | None:
         """The same, read now."""
         self._sample()
+        if (still := self.still) and not self._named:
+            self._named = True
+            log.warning(f"energy: {', '.join(still)} stands still, so what it counts is left out")
         return self.joules
 
     def _run(self) -> None:
@@ -64,19 +89,21 @@ class Meter:
                 return
             name = ""
             try:
-                now, found, used = self._clock(), [], 0.0
+                now, found, used, moved = self._clock(), [], 0.0, [*self._moved]
                 for place, counter in enumerate(self._counters):
                     name = counter.name
                     found.append(checked(counter.read()))
                     if self._before:
-                        used += _used(counter, self._before[place], found[-1], now - self._read_at)
+                        more = _used(counter, self._before[place], found[-1], now - self._read_at)
+                        used, moved[place] = used + more, moved[place] or more > 0
                 if self._joules + used == 0 and now - self._begun_at > STILL_SECS:
                     raise ValueError(f"it has not moved for {now - self._begun_at:.0f} s")
             except (OSError, ValueError) as error:
                 self.failed = f"the counter {name} failed: {error}"
                 log.info(f"energy is no longer measured: {self.failed}")
                 return
-            self._before, self._read_at = found, now
+            self._begun_at = self._begun_at if self._before else now
+            self._before, self._read_at, self._moved = found, now, moved
             self._joules += used
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,13 @@ from typing import Any
 
 from hpc_train.files import read_bytes
 from hpc_train.telemetry.energy.counter import MAX_BYTES, Counter, NotMeasuredError, file_counter, read_number
+from hpc_train.telemetry.energy.gpus import nvml
 
 SYSTEM = Path("/sys")
 SYSTEM_VARIABLE = "HPC_TRAIN_SYSFS"
 """Where /sys lies in the place of /sys, as for a program that sees that of its node elsewhere."""
+SHARED_VARIABLE = "HPC_TRAIN_SHARED_NODE"
+"""Set for the trials of a study that run beside others on a node."""
 MOST_ZONES = 1024
 
 
@@ -37,30 +40,33 @@ class NodeCounters:
     lacks: str = ""
 
 
-def node_counters(system: Path | None = None, library: Any = None) -> NodeCounters:
+def node_counters(
+    system: Path | None = None, library: Any = None, devices: Sequence[str | None] = (None,)
+) -> NodeCounters:
     """What this node counts. Local; reads a few small files.
 
     Args:
-        system: In the place of /sys. library: in the place of pynvml.
+        system: In the place of /sys. library: in the place of pynvml. devices: as in `nvml`.
 
     Raises:
         NotMeasuredError: Nothing, and why.
     """
     root = system or Path(os.environ.get(SYSTEM_VARIABLE) or SYSTEM)
+    others = " with other trials there" if os.environ.get(SHARED_VARIABLE) else ""
     whole = root / "cray/pm_counters/energy"
     with suppress(OSError, ValueError):
         read_number(whole, "J")
-        return NodeCounters((file_counter("energy", whole, "J", 1.0),), "the whole node")
+        return NodeCounters((file_counter("energy", whole, "J", 1.0),), f"the whole node{others}")
     found: list[tuple[str, list[Counter]]] = []
     lacks = []
     kinds: dict[str, Callable[[], list[Counter]]] = {
         "processors and memory": lambda: rapl(root),
-        "GPUs": lambda: nvml(library),
+        "GPUs": lambda: nvml(library, devices),
     }
     for what, look in kinds.items():
         try:
             if counters := look():
-                found.append((what, counters))
+                found.append((what if what == "GPUs" else what + others, counters))
         except NotMeasuredError as error:
             lacks.append(f"{what}: {error}")
     if not found:
@@ -113,36 +119,3 @@ def _zones(folder: Path) -> Iterator[Path]:
 
 def _text(path: Path) -> str:
     return read_bytes(path, MAX_BYTES, follow=True).decode("ascii", "replace").strip()
-
-
-def nvml(library: Any = None) -> list[Counter]:
-    """Of each GPU that NVML shows this process, empty where there is none. NotMeasuredError where one does not count.
-
-    Needs pynvml (PyPI: nvidia-ml-py).
-    """
-    if library is None:
-        if not Path("/proc/driver/nvidia/version").exists():
-            return []
-        try:
-            import pynvml as library  # type: ignore[import-not-found,import-untyped,no-redef,unused-ignore]
-        except ImportError:
-            raise NotMeasuredError("pynvml is not installed (pip install nvidia-ml-py)") from None
-    try:
-        library.nvmlInit()
-        found: dict[str, Counter] = {}
-        for number in range(library.nvmlDeviceGetCount()):
-            device = library.nvmlDeviceGetHandleByIndex(number)
-            name = str(library.nvmlDeviceGetUUID(device))
-            counter = Counter(name, lambda device=device: _gpu_joules(library, device))  # type: ignore[misc]
-            counter.read()
-            found[name] = counter
-    except Exception as error:  # of other versions, too: an old one lacks functions
-        raise NotMeasuredError(f"NVML does not tell: {error}") from None
-    return list(found.values())
-
-
-def _gpu_joules(library: Any, device: Any) -> float:
-    try:
-        return float(library.nvmlDeviceGetTotalEnergyConsumption(device)) / 1000
-    except Exception as error:
-        raise OSError(str(error)) from None

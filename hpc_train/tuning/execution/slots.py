@@ -21,6 +21,7 @@ class Slot:
         memory: Of the node's, in MiB; None: it is not given out.
         is_bound: Whether ranks may use its cores alone. Where Slurm gives the slot its cores, or counts cores of this
             machine without saying which, they only have so many threads.
+        is_alone: Whether its node has no other slots.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Slot:
     node: str | None = None
     memory: int | None = None
     is_bound: bool = True
+    is_alone: bool = True
 
     @property
     def prefix(self) -> list[str]:
@@ -90,7 +92,8 @@ def slots_of(cores: Sequence[int], devices: Sequence[str], wanted: Wanted, paral
     shares = [len(cores) * number // count for number in range(count + 1)]
     given = [tuple(cores[begin:end]) for begin, end in pairwise(shares)]
     return tuple(
-        Slot(number, own, tuple(devices[number * each : (number + 1) * each])) for number, own in enumerate(given)
+        Slot(number, own, tuple(devices[number * each : (number + 1) * each]), is_alone=count == 1)
+        for number, own in enumerate(given)
     )
 
 

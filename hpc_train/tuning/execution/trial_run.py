@@ -16,6 +16,7 @@ from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords
 from hpc_train.jobs.launch.mpirun import EXIT_MPIRUN_ENDED, PROGRESS
 from hpc_train.outcome import EXIT_FAILED, signal_name
+from hpc_train.telemetry.energy.node import SHARED_VARIABLE
 from hpc_train.telemetry.status import sound
 from hpc_train.tuning.execution.slots import Slot
 
@@ -124,6 +125,8 @@ def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:
 def rank_settings(slot: Slot, driver: str, ranks: int) -> dict[str, str]:
     """Variables for what starts `ranks` ranks in a slot."""
     settings = {DRIVER_VARIABLE: driver, PROGRESS: "lines"}
+    if not slot.is_alone:
+        settings[SHARED_VARIABLE] = "1"
     if not slot.is_bound:
         settings["OMP_NUM_THREADS"] = str(max(1, len(slot.cores) // ranks))
     if slot.node is not None:

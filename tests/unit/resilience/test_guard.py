@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train.resilience.guard import ALLOWED
-from hpc_train.resilience.lost_ranks import LostRank, LostRanks
+from hpc_train.resilience.lost_ranks import LostRank, LostRanks, forget_left, gone_ranks, measured_by, note_left
 from tests.support import LIMIT_SECS, is_gone, wait_for
 
 RANK = """
@@ -86,6 +86,23 @@ def test_ranks_are_lost_one_by_one_but_the_last(tmp_path: Path) -> None:
     found: list[LostRank] = []
     wait_for(lambda: found.extend(lost.look()) or len(found) == 2, "two are found")
     assert found == lost.known == [LostRank(2, "SIGKILL"), LostRank(3, "SIGBUS")]
+    note_left(lost.folder, 1, {})
+    assert gone_ranks(lost.folder) == {1, 2, 3}, "4 was the last, whose death is the job's"
+    forget_left(lost.folder)
+    assert gone_ranks(lost.folder) == {2, 3}
+
+
+def test_nothing_is_left_of_a_job_that_lost_no_rank(tmp_path: Path) -> None:
+    folder = LostRanks(tmp_path / "lost").folder
+    note_left(folder, 2, {"joules": 3.5})
+    assert (gone_ranks(folder), measured_by(folder, 2), measured_by(folder, 1)) == ({2}, {"joules": 3.5}, {})
+    (folder / "left-1").write_text('{"joules": "x", "secs": [1], "more": NaN}')
+    assert measured_by(folder, 1) == {}
+    forget_left(folder)
+    assert list(tmp_path.iterdir()) == []
+    note_left(folder, 3, {})  # which is later than the chief
+    forget_left(folder)
+    assert gone_ranks(folder) == set()
 
 
 def test_a_rank_is_lost_where_its_folder_is_gone_as_without_a_guard(tmp_path: Path) -> None:

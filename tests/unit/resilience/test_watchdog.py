@@ -210,6 +210,26 @@ def test_a_silent_rank_is_named_once_at_the_timeout(make_ranks: Callable[[int], 
     assert any(f"{__file__}:" in line for stack in report["stacks"].values() for line in stack)
 
 
+def test_who_has_left_is_not_missed_by_any_rank(make_ranks: Callable[[int], Ranks]) -> None:
+    """Rank 1 is lost. Rank 0 waits for long, rank 2 moves on; then it does not."""
+    ranks = make_ranks(3)
+    ranks.start(0, 2)
+    for dog in ranks.dogs.values():
+        dog.gone = lambda: {1}
+    ranks.dogs[0].at("waiting for gradients", None)
+    assert ranks.wait(3 * TIMEOUT, moving=(2,)) == 3 * TIMEOUT
+    assert TIMEOUT <= ranks.wait(LONG) <= TIMEOUT + 15
+    assert [blamed for _, _, _, blamed in ranks.ended] == [2]
+
+
+def test_the_last_word_of_a_rank_that_has_left_does_not_count() -> None:
+    said = {0: STEP, 1: INPUT, 2: STEP}
+    reports = {rank: Report(rank, f"n{rank}", 100 + rank, *words, 601.0) for rank, words in said.items()}
+    assert judge(reports, places(3), 600, 600).blamed == (1,)  # type: ignore[union-attr]
+    verdict = judge(reports, places(3), 600, 600, {1})
+    assert verdict is not None and not verdict.blamed and verdict.message.startswith("all 2 ranks have not moved")
+
+
 def test_the_chief_may_be_the_silent_one(make_ranks: Callable[[int], Ranks]) -> None:
     ranks = make_ranks(3)
     ranks.start(1, 2)

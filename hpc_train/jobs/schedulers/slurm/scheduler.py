@@ -21,6 +21,7 @@ from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import DriverJobs, Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
+from hpc_train.jobs.schedulers.slurm.energy import joules_of
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
 from hpc_train.jobs.schedulers.slurm.script import render, render_drivers
 
@@ -107,6 +108,9 @@ class SlurmScheduler(Scheduler):
 
     def cancelled_by_hand(self, record: JobRecord) -> str:
         return f"to cancel it by its number: scancel {record.number or 'NUMBER'}"
+
+    def joules(self, record: JobRecord) -> float | None:
+        return None if record.number is None else joules_of(record.number)
 
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """Several are queried at once, since Slurm takes its time."""

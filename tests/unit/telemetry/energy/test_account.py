@@ -47,6 +47,20 @@ def test_what_no_machine_takes_or_no_counter_tells_ends_the_measurement() -> Non
             assert meter.read() is None and why in str(meter.failed)
 
 
+def test_a_counter_that_stands_still_beside_others_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    moves, stands, late = Source(1.0, 2.0, 3.0, 4.0), Source(5.0), Source(0.0, 0.0, 0.0, 1.0)
+    with Meter([moves.counter, stands.counter, late.counter], 3600, lambda: now) as meter:
+        now = 10.0
+        assert (meter.read(), meter.secs, meter.still) == (1.0, 10.0, [])
+        now = 70.0
+        assert (meter.read(), meter.secs, meter.still) == (2.0, 70.0, ["c", "c"])
+        assert "c, c stands still" in caplog.text
+        one = EnergyAccount({0: Metered("n1", "GPUs")}, meter, None)
+        (node,) = one.field(1)["nodes"]  # reads it again
+        assert (node["lacks"], node["joules"], node["secs"]) == ("1 counter standing still", 4.0, 70.0)
+
+
 def test_a_meter_reads_by_itself() -> None:
     source = Source(0.0, 1.0, 2.0, 3.0)
     with Meter([source.counter], every_secs=0.01) as meter:
@@ -81,6 +95,9 @@ def test_the_account_adds_nodes_and_runs() -> None:
     second.note([1.0, None, 2.0])
     assert second.field(10)["total_joules"] == 173.0
     assert in_words(found) == "170 J, 340 J per 1,000 examples (GPUs)"
+    first.note([120.0, None, 60.0], [60.0, None, 30.0], [None, None, 2.0])
+    nodes = [(node["joules"], node["secs"], node["lacks"]) for node in first.field(500)["nodes"]]
+    assert nodes == [(120.0, 60.0, "memory: no"), (60.0, 30.0, "memory: no; 2 counters standing still")]
 
 
 def test_a_node_that_does_not_tell_makes_it_incomplete() -> None:
@@ -89,6 +106,7 @@ def test_a_node_that_does_not_tell_makes_it_incomplete() -> None:
     found = one.field(100)
     assert (found["joules"], found["complete"], "per_1000_examples" in found) == (150.0, False, False)
     assert in_words(found).endswith("incomplete: of 2 of 3 nodes")
+    assert in_words(sound_energy(found) or {}).endswith("incomplete: of 2 of 3 nodes")
     one.note([None, None, -1.0])
     assert one.field(100)["joules"] == 100.0
     assert one.field(100)["nodes"][1]["lacks"] == "its counters failed"

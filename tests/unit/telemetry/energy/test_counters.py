@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.telemetry.energy.counter import Counter, NotMeasuredError, read_number
-from hpc_train.telemetry.energy.node import node_counters, nvml, rapl
+from hpc_train.telemetry.energy.gpus import nvml, used
+from hpc_train.telemetry.energy.node import SHARED_VARIABLE, node_counters, rapl
+from hpc_train.tuning.execution.slots import Wanted, slots_of
+from hpc_train.tuning.execution.trial_run import rank_settings
 from tests.unit.telemetry.energy.machine import Machine
 
 
@@ -20,8 +23,9 @@ class Gpus:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, counts: bool = True) -> None:
+    def __init__(self, counts: bool = True, **kinds: str) -> None:
         self.millijoules, self.counts = {"GPU-a": 1000, "GPU-b": 5000}, counts
+        self.kinds = {f"GPU-{name}": kind for name, kind in kinds.items()}
 
     def nvmlInit(self) -> None:
         pass
@@ -34,6 +38,9 @@ class Gpus:
 
     def nvmlDeviceGetUUID(self, device: str) -> str:
         return device
+
+    def nvmlDeviceGetName(self, device: str) -> str:
+        return self.kinds.get(device, "a GPU")
 
     def nvmlDeviceGetTotalEnergyConsumption(self, device: str) -> int:
         if not self.counts:
@@ -92,6 +99,51 @@ def test_gpus_are_counted_once_each_and_said_to_be_all_there_is(tmp_path: Path) 
     assert (found.covers, found.lacks) == ("GPUs", "processors and memory: the machine shows no counters (RAPL)")
     with pytest.raises(NotMeasuredError, match=r"RAPL.*; GPUs: NVML does not tell: Not Supported"):
         node_counters(tmp_path, Gpus(counts=False))
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([], []),
+        ([""], []),
+        (["-1"], []),
+        (["1"], [1]),
+        (["0", "0"], [0]),
+        (["2,0", "1"], [0, 1, 2]),
+        (["GPU-b"], [1]),
+        (["GPU-", "7"], [0, 1, 2]),
+        (["1,9,0"], [1]),  # CUDA takes those before one that there is not
+        (["1", None], [0, 1, 2]),
+    ],
+)
+def test_gpus_of_the_ranks(devices: list[str | None], expected: list[int]) -> None:
+    assert used(["GPU-a", "GPU-b", "GPU-c"], devices, alike=True) == expected
+
+
+def test_gpus_that_are_not_known_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    two = Gpus(a="fast", b="slow")  # CUDA numbers the fastest first
+    with pytest.raises(NotMeasuredError, match="which are the job's is not known"):
+        nvml(two, ["0"])
+    assert values(nvml(two, ["GPU-b"])) == {"GPU-b": 5.0}
+    assert set(values(nvml(two, [None]))) == {"GPU-a", "GPU-b"}
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert values(nvml(two, ["1"])) == {"GPU-b": 5.0}
+    with pytest.raises(NotMeasuredError, match="MIG"):
+        nvml(two, ["MIG-7"])
+
+
+def test_trials_that_share_a_node_are_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = slots_of(range(4), ["0", "1"], Wanted(1), None)
+    (alone,) = slots_of(range(4), [], Wanted(4), None)
+    settings = [rank_settings(slot, "driver", 1) for slot in (*slots, alone)]
+    assert [SHARED_VARIABLE in one for one in settings] == [True, True, False]
+    machine = Machine(tmp_path)
+    machine.zone("intel-rapl:0", "package-0", 1_000_000)
+    monkeypatch.setenv(SHARED_VARIABLE, settings[0][SHARED_VARIABLE])
+    assert node_counters(tmp_path, Gpus()).covers == "processors and memory with other trials there and GPUs"
+    machine.cray("384 J 1700000000 us\n")
+    assert node_counters(tmp_path).covers == "the whole node with other trials there"
 
 
 def test_a_bare_machine_says_why(tmp_path: Path) -> None:
