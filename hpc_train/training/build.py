@@ -115,7 +115,7 @@ def build(
         source = job.train_spec.input_fn
         staging = isinstance(source, HDF5Input) and source.stage == "node" and not plan.is_over
         if staging:
-            world.each(lambda: _check_stage(job))
+            world.each(lambda: _check_stage(job) if plan.roles.trains(world.rank) else None)
             resources = replace(resources, copies=LocalCopies())
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))

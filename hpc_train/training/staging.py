@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def check_folder(source: HDF5Input) -> None:
-    """Looks at the folder of this node that shards are to be copied to.
+    """Looks at the folder of this node that shards are to be copied to. For ranks that read.
 
     Raises:
         UserError: It is missing, cannot be written or is not the node's own.
@@ -78,6 +78,8 @@ def staged(world: World, source: HDF5Input, shards: ShardSet, reads: bool, copie
                 run = partial(find_copies, offer[0], count, board, copies.add)
             stack.callback(copies.close)
             stack.callback(board.close)
+            if copies_here:
+                stack.callback(board.withdraw)
             thread = _thread(run)
             stack.callback(lambda: thread.close() or stack.pop_all())  # one that hangs keeps what it uses
             thread.start()

@@ -34,6 +34,7 @@ def build_model(params):
 
 HOOK = """
 import os
+import threading
 from pathlib import Path
 
 import hpc_train as ht
@@ -64,8 +65,15 @@ class Breaks(ht.Hook):
             (FOLDER / "broken").touch()
         wait_for((FOLDER / "broken").exists, "the shards are broken")
 
+class Waits(ht.Hook):
+    "Until there is nothing left to copy."
+
+    def after_step(self, step, loss):
+        if step == BREAK_AT:
+            wait_for(lambda: "hpc_train-stage" not in {t.name for t in threading.enumerate()}, "what fits is copied")
+
 def make():
-    return Breaks()
+    return Waits() if FOLDER.name == "small-job" else Breaks()
 """
 
 
@@ -114,7 +122,7 @@ def test_ranks_train_to_the_bit_alike_from_copies_also_where_not_all_fit(
 ) -> None:
     plain = staging_job(make_job, "plain", None)
     staged = staging_job(make_job, "staged", node, hook=True)
-    small = staging_job(make_job, "small-job", small_node)
+    small = staging_job(make_job, "small-job", small_node, hook=True)
     missing = staging_job(make_job, "missing", node / "none")
     done = train_in_turn([plain, staged, small, missing], 2)
     assert done.returncode == 2, done.stdout + done.stderr
