@@ -219,7 +219,7 @@ class Ranks(Started):
 
     Args:
         arguments: Of Python. env: beside `environment()`. allocation: as there. options: more of mpirun's;
-            ranks are bound to cores only where they say so.
+            ranks are bound to cores only where they say so. prefix: a program and words of its own, before mpirun.
     """
 
     def __init__(
@@ -230,9 +230,20 @@ class Ranks(Started):
         env: Mapping[str, str] | None = None,
         allocation: bool = False,
         options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
         bound = () if "--bind-to" in options else ("--bind-to", "none")
-        command = ["mpirun", "--oversubscribe", *bound, *options, "-np", str(ranks), sys.executable, *arguments]
+        command = [
+            *prefix,
+            "mpirun",
+            "--oversubscribe",
+            *bound,
+            *options,
+            "-np",
+            str(ranks),
+            sys.executable,
+            *arguments,
+        ]
         super().__init__(shlex.join(command), command, folder, environment(env, allocation), folder / "ranks.log")
         self._many_nodes = allocation and nodes() > 1
         self._open = ExitStack()

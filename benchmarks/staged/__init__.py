@@ -1,0 +1,1 @@
+"""What staging.py measures."""
