@@ -266,11 +266,10 @@ class TrainingLoop:
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
         own = self._times.take() if record else None
-        taken = (
-            self._world.gather(own and {**own, **peak_memory(), **self._context.energy.taken(), **self._clock.taken()})
-            if record
-            else []
-        )
+        if own:
+            context = self._context
+            own = {**own, **peak_memory(), **context.energy.taken(), **self._clock.taken(), **context.staged()}
+        taken = self._world.gather(own) if record else []
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,7 @@ class RunContext:
         chief: None on all other ranks. energy: what this rank measures of its node.
         whole: What is exported, where ranks hold parts of the model.
         training: How the strategy runs it.
+        staged: What this rank tells of the copies of shards that it has made; nothing where it makes none.
     """
 
     world: World
@@ -94,6 +95,7 @@ class RunContext:
     chief: ChiefServices | None
     energy: RankEnergy
     whole: WholeModel | None = None
+    staged: Callable[[], Mapping[str, float]] = dict
 
     @property
     def config(self) -> RunConfig:

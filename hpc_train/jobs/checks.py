@@ -9,6 +9,7 @@ from hpc_train.config.program import ProgramConfig
 from hpc_train.config.references import names_of
 from hpc_train.config.resources import Resources
 from hpc_train.data.hdf5.shards import matches
+from hpc_train.data.staging import folder
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.problems import Problems
@@ -46,6 +47,17 @@ def check_min_nodes(job: JobConfig | ProgramConfig, wants: Resources) -> None:
         raise UserError(
             f"resources.min_nodes: with {wants.min_nodes} of {wants.nodes} nodes the job could not go on: {problem}"
         )
+
+
+def check_stage_dir(job: JobConfig | ProgramConfig) -> None:
+    """UserError where the job's `stage_dir` is on this machine, too, and cannot be written, or is no node's own.
+
+    Of one that only the nodes have nothing is known here; they look themselves before training begins.
+    """
+    if isinstance(job, ProgramConfig) or job.data.train.stage != "node" or job.data.train.stage_dir is None:
+        return
+    if (stage_dir := Path(job.data.train.stage_dir)).exists():
+        folder.check(stage_dir, "stage_dir")
 
 
 def why_not_on(job: JobConfig | ProgramConfig, ranks: int) -> str | None:

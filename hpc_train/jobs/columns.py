@@ -30,7 +30,7 @@ OTHER_NAMES = {"number": "job_id", "left": "secs_left", "limit": "limit_secs_lef
 OWN = tuple(
     field.name
     for field in fields(JobStatus)
-    if field.name not in ("error", "exports", "note", "finishing", "energy", "slow_ranks")
+    if field.name not in ("error", "exports", "note", "finishing", "energy", "slow_ranks", "staged")
 )
 """What of a JobStatus can be a column."""
 EVALUATION, BEST = "evaluation.", "best."

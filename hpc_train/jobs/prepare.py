@@ -27,6 +27,7 @@ from hpc_train.jobs.checks import (
     check_min_nodes,
     check_nodes,
     check_ranks,
+    check_stage_dir,
     code_files,
     data_files,
     least_ranks,
@@ -243,6 +244,8 @@ def _completed(
         check_min_nodes(job, wants)
     with problems.gathered():
         check_ranks(job, ranks)
+    with problems.gathered():
+        check_stage_dir(job)
     if placement.after is not None:
         with problems.gathered():
             number, path = _predecessor(placement.after, placement.root, chosen)

@@ -27,6 +27,7 @@ from hpc_train.jobs.layout import (
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
+from hpc_train.telemetry import staging
 from hpc_train.telemetry.energy.account import amount, in_words
 from hpc_train.telemetry.units import counted, size
 from hpc_train.text import LINES, visible
@@ -208,6 +209,8 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         less = ", without nodes that were lost" if job.restart_reason else ""
         of = "as its queue has counted its nodes, from their allocation to its end"
         yield "energy", text_cell(f"{amount(job.energy['queue_joules'])}, {of}{less}")
+    if job.staged:
+        yield "staged", text_cell(staging.in_words(job.staged))
     for export in job.exports:
         yield "export", text_cell(export)
     size = f", tier {job.tier}" if job.tier else ""

@@ -29,10 +29,11 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
+from hpc_train.telemetry import staging
 from hpc_train.telemetry.energy.account import amount, in_words
 from hpc_train.telemetry.progress import GAP
 from hpc_train.telemetry.start_timeline import PHASES
-from hpc_train.telemetry.status import sound_energy
+from hpc_train.telemetry.status import sound_energy, sound_staged
 from hpc_train.telemetry.units import size
 
 MOST_RANKS = 256
@@ -93,6 +94,9 @@ def key_numbers(history: History) -> list[Fact]:
     if "joules" in (used := sound_energy(history.status.get("energy")) or {}):
         value = amount(used["joules"])
         facts.append(Fact("energy of the last run", value, in_words(used).removeprefix(value).strip(",; ")))
+    if (staged := sound_staged(history.status.get("staged"))) is not None:
+        value, _, more = staging.in_words(staged).partition(" on ")
+        facts.append(Fact("data staged on nodes", value, more))
     facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):
         facts.append(lag)

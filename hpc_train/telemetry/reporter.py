@@ -12,6 +12,7 @@ from hpc_train.telemetry.energy.account import JOULES, SECS, STILL, EnergyAccoun
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.slow_rank_log import SlowRankLog
+from hpc_train.telemetry.staging import StagedData
 from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile
 
@@ -103,7 +104,12 @@ class Reporter:
         nodes: What is told of the nodes.
         at_first_record: What is left to write once training has begun, called after the first record.
         start: Over with the first step that is reported, and recorded then.
+
+    Attributes:
+        staged: What lies on the nodes, where training data is copied to them.
     """
+
+    staged: StagedData | None = None
 
     def __init__(
         self,
@@ -148,6 +154,12 @@ class Reporter:
         self.status.update(energy=found)
         return {JOULES: found["joules"]} if "joules" in found else {}
 
+    def note_staged(self, told: ByRank) -> None:
+        """Takes what ranks have told of their copies out of `told`, and writes it into the status."""
+        if self.staged is not None:
+            self.staged.note(told)
+            self.status.update(staged=self.staged.field())
+
     def run_ended(self, step: int, state: str, reason: str | None = None) -> None:
         """Notes in the metrics that the run has ended: the last that they hold of it. As MetricsWriter.end."""
         self.slow_ranks.sum_up()
@@ -179,6 +191,7 @@ class Reporter:
         shares = dict(summary.by_rank or {})
         self.note_energy(shares)
         values.update(self.tell_energy())
+        self.note_staged(shares)
         self.slow_ranks.record(summary.step, shares)
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
         self.metrics.record("train", summary.step, values, histograms, shares)

@@ -40,7 +40,7 @@ class StatusFile:
     `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`, `started` and `updated` (seconds
     since 1970); in an asynchronous job `staleness` ({mean, max}), `steps_by_rank`, and `lost_ranks` where it went on
     without some. `energy` is as EnergyAccount.field describes it; `slow_ranks` ({rank, host, ratio, step, why} each):
-    those that hold the others up.
+    those that hold the others up. `staged` is as StagedData.field describes it.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -192,6 +192,15 @@ def sound_slow_ranks(value: Any) -> list[dict[str, Any]] | None:
     return [entry for entry in known if None not in entry.values()]
 
 
+def sound_staged(value: Any) -> dict[str, Any] | None:
+    """The field `staged` as this version writes it, None where it is none."""
+    if not isinstance(value, dict):
+        return None
+    kinds = {"folder": _text, "bytes": _count, "of_bytes": _count, "nodes": _count, "secs": _positive}
+    known = {name: kind(value.get(name)) for name, kind in kinds.items()}
+    return None if None in known.values() else known
+
+
 def _positive(value: Any) -> int | float | None:
     number = _number(value)
     return number if number is not None and number >= 0 else None
@@ -213,6 +222,7 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
     "evaluation": _evaluation,
     "energy": sound_energy,
     "slow_ranks": sound_slow_ranks,
+    "staged": sound_staged,
     "error": _error,
     "exports": _texts,
     "program": _flag,

@@ -7,7 +7,7 @@ import secrets
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,7 +115,7 @@ def build(
         source = job.train_spec.input_fn
         staging = isinstance(source, HDF5Input) and source.stage == "node" and not plan.is_over
         if staging:
-            world.each(lambda: _check_stage(job))
+            world.each(lambda: _check_stage(job) if plan.roles.trains(world.rank) else None)
             resources = replace(resources, copies=LocalCopies())
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
@@ -163,8 +163,7 @@ def build(
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
             hooks = [hook for hook in hooks if isinstance(hook, EvaluationHook)]
-        if staging:
-            stack.enter_context(_staged(world, job, plan, resources))
+        told_of_copies = stack.enter_context(_staged(world, job, plan, resources, reporter)) if staging else dict
         start_timeline.begin("first step")
         yield RunContext(
             world=world,
@@ -184,7 +183,10 @@ def build(
             chief=chief,
             whole=trained.whole,
             energy=energy,
+            staged=told_of_copies,
         )
+        if staging and not world.apart:
+            _tell_of_copies(world, job, told_of_copies, reporter)
 
 
 def _check_stage(job: TrainingJob) -> None:
@@ -193,14 +195,24 @@ def _check_stage(job: TrainingJob) -> None:
     check_folder(job.train_spec.input_fn)
 
 
-def _staged(world: World, job: TrainingJob, plan: RunPlan, resources: ReadResources) -> AbstractContextManager[None]:
+def _staged(
+    world: World, job: TrainingJob, plan: RunPlan, resources: ReadResources, reporter: Reporter | None
+) -> AbstractContextManager[Callable[[], dict[str, float]]]:
     """The copies of what is trained on; jobs without them do not import what makes them."""
     from hpc_train.training.staging import staged
 
     shards, copies = plan.shards[0], resources.copies
     assert shards is not None
     assert copies is not None
-    return staged(world, job.train_spec.input_fn, shards, plan.roles.trains(world.rank), copies)
+    return staged(world, job.train_spec.input_fn, shards, plan.roles.trains(world.rank), copies, reporter)
+
+
+def _tell_of_copies(
+    world: World, job: TrainingJob, told: Callable[[], dict[str, float]], reporter: Reporter | None
+) -> None:
+    from hpc_train.training.staging import tell
+
+    tell(world, job, told, reporter)
 
 
 @contextmanager

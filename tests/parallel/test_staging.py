@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from tests.ranks import train_in_turn
+from hpc_train.telemetry.units import size
+from tests.ranks import hpc_train, train_in_turn
 from tests.support import LIMIT_SECS, Job, environment, is_gone, mpirun, variables, wait_for
 
 MakeJob = Callable[..., Job]
@@ -34,6 +38,7 @@ def build_model(params):
 
 HOOK = """
 import os
+import threading
 from pathlib import Path
 
 import hpc_train as ht
@@ -64,18 +69,27 @@ class Breaks(ht.Hook):
             (FOLDER / "broken").touch()
         wait_for((FOLDER / "broken").exists, "the shards are broken")
 
+class Waits(ht.Hook):
+    "Until there is nothing left to copy."
+
+    def after_step(self, step, loss):
+        if step == BREAK_AT:
+            wait_for(lambda: "hpc_train-stage" not in {t.name for t in threading.enumerate()}, "what fits is copied")
+
 def make():
-    return Breaks()
+    return Breaks() if FOLDER.name in ("staged", "killed") else Waits()
 """
 
 
-def staging_job(make_job: MakeJob, name: str, node: Path | None, hook: bool = False, hold: bool = False) -> Job:
+def staging_job(
+    make_job: MakeJob, name: str, node: Path | None, hook: bool = False, hold: bool = False, **run: Any
+) -> Job:
     stage = {"stage": "node", "stage_dir": str(node)} if node else {}
     job = make_job(
         name,
         model=MODEL,
         data={"train": {"batch_size": 64, **stage}},
-        run={"save_checkpoints_steps": STEPS},
+        run={"save_checkpoints_steps": STEPS, **run},
         train={"max_steps": STEPS, "hooks": ["hook.py:make"] if hook else []},
     )
     text = HOOK.replace("FOLDER_HERE", repr(str(job.folder))).replace("BREAK_AT", str(BREAK_AT))
@@ -114,9 +128,10 @@ def test_ranks_train_to_the_bit_alike_from_copies_also_where_not_all_fit(
 ) -> None:
     plain = staging_job(make_job, "plain", None)
     staged = staging_job(make_job, "staged", node, hook=True)
-    small = staging_job(make_job, "small-job", small_node)
+    small = staging_job(make_job, "small-job", small_node, hook=True)
+    of_worker = staging_job(make_job, "of-worker", node, hook=True, strategy="async", report=True)
     missing = staging_job(make_job, "missing", node / "none")
-    done = train_in_turn([plain, staged, small, missing], 2)
+    done = train_in_turn([plain, staged, small, of_worker, missing], 2)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "stage_dir: " in done.stderr, done.stderr
     assert "is no folder of this node" in done.stderr, done.stderr
@@ -125,6 +140,16 @@ def test_ranks_train_to_the_bit_alike_from_copies_also_where_not_all_fit(
     assert "stage:" not in outputs[0]
     assert "stage: 2 of 2 shards" in outputs[1]
     assert "the others are read where they are" in outputs[2]
+    assert "rank 1: stage: 2 of 2 shards" in done.stderr, "the worker copies, not the chief"
+    total = sum(path.stat().st_size for path in (plain.folder / "data").glob("train-*.h5"))
+    for job, folder, copied in ((staged, node, total), (small, small_node, total // 2), (of_worker, node, total)):
+        found = json.loads((job.job_dir / "status.json").read_text())["staged"]
+        assert found.pop("secs") > 0
+        assert found == {"folder": str(folder), "bytes": copied, "of_bytes": total, "nodes": 1}, job.folder
+    page = html.unescape((of_worker.job_dir / "report.html").read_text())
+    assert f"1 node, in {node}, in " in page, "what the worker has told at the end is in the report, too"
+    said = hpc_train(["describe", str(small.job_dir)], 0, small.folder, COLUMNS="200").stdout
+    assert f"{size(total // 2)} of {size(total)} on 1 node, in {small_node}, in " in said
     expected = variables(plain.job_dir, STEPS)
     for job in (staged, small):
         for name, value in variables(job.job_dir, STEPS).items():

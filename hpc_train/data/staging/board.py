@@ -42,6 +42,11 @@ class Board:
         os.pwrite(self._descriptor, np.array([descriptor, device, inode], np.int64).tobytes(), 32 * number + 8)
         os.pwrite(self._descriptor, np.array([state], np.int64).tobytes(), 32 * number)
 
+    def withdraw(self) -> None:
+        """Offers nothing any more, for the copies are about to be closed."""
+        for number in range(self._count):
+            self.note(number, REFUSED)
+
     def read(self) -> list[list[int]]:
         """State, descriptor, device and inode of each shard's copy."""
         found = np.frombuffer(os.pread(self._descriptor, 32 * self._count, 0), np.int64).reshape(-1, 4)

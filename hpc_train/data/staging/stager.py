@@ -21,6 +21,9 @@ MIB = 1 << 20
 FILES_PART = 4
 """Of the files that a process may have open, copies take the fourth part; each takes one, and a reader another."""
 
+ANY_RANK = {"any_rank": True}
+"""Of a line that is logged whichever rank it comes from."""
+
 Use = Callable[[int, int], None]
 """Takes a copy over: the number of its shard, and its descriptor."""
 
@@ -51,8 +54,6 @@ class Thread:
     def _guarded(self) -> None:
         try:
             self._run()
-        except StoppedError:
-            pass
         except Exception as error:  # whatever it is, training goes on
             log.warning(visible(f"stage: {type(error).__name__}: {error}; shards are read where they are"))
 
@@ -80,6 +81,9 @@ def copy_shards(
         else:
             try:
                 copy = copy_of(path, size, folder, thread.is_stopped)
+            except StoppedError:
+                log.info(f"stage: training ended when {copied} of {len(paths)} shards were copied", extra=ANY_RANK)
+                return
             except OSError as error:
                 log.warning(visible(f"stage: {path}: {error.strerror or error}; it is read where it is"))
             else:
@@ -93,19 +97,30 @@ def copy_shards(
         visible(
             f"stage: {copied} of {len(paths)} shards ({total / MIB:,.1f} MiB) are in {folder}, in {secs:.1f} s{why}"
         ),
-        extra={"any_rank": True},
+        extra=ANY_RANK,
     )
 
 
 def find_copies(process: int, count: int, board: Board, use: Use, thread: Thread) -> None:
-    """Takes over the copies that the process `process` of this node makes, as they come."""
+    """Takes over the copies that the process `process` of this node makes, as they come, until it withdraws them."""
     waiting = set(range(count))
     while waiting:
         for number, (state, descriptor, device, inode) in enumerate(board.read()):
             if number not in waiting or state == PENDING:
                 continue
             waiting.remove(number)
-            if state == READY:
-                use(number, open_offered((process, descriptor, device, inode)))
-        if waiting and (thread.wait() or not Path(f"/proc/{process}").exists()):
+            if state != READY:
+                continue
+            try:
+                copy = open_offered((process, descriptor, device, inode))
+            except OSError:
+                if board.read()[number][0] == READY and _lives(process):
+                    raise
+                return  # the other rank has ended
+            use(number, copy)
+        if waiting and (thread.wait() or not _lives(process)):
             return
+
+
+def _lives(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()

@@ -151,6 +151,7 @@ class JobStatus:
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
         slow_ranks: As StatusFile describes them.
         energy: As EnergyAccount.field describes it; see inspect.with_queue_energy, too.
+        staged: As StagedData.field describes it.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
         restart_reason: Why its batch script has started the ranks again, and where.
@@ -185,6 +186,7 @@ class JobStatus:
     note: str | None
     finishing: bool = False
     energy: dict[str, Any] | None = None
+    staged: dict[str, Any] | None = None
     restart_reason: str | None = None
     slow_ranks: list[dict[str, Any]] = field(default_factory=list)
 
@@ -249,6 +251,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         exit_code=code,
         note=seen.note,
         energy=status.get("energy"),
+        staged=own.get("staged"),
         slow_ranks=list(own.get("slow_ranks") or []),
         finishing=running and (seen.phase == "leaving" or (reported is own and record.has_reported_end)),
     )

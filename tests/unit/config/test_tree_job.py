@@ -61,6 +61,7 @@ def test_what_trees_follow_is_taken(tmp_path: Path) -> None:
         (["model.min_child_weight=.inf"], ["model.min_child_weight: inf is not allowed"]),
         (["warm_start_from=other"], ["warm_start_from: is not for trees"]),
         (["train.hooks=[a.py:f]"], ["train.hooks: is not for trees"]),
+        (["data.train.stage=node"], ["data.train.stage: is not for trees"]),
     ],
 )  # fmt: skip
 def test_what_they_do_not_is_refused(settings: list[str], expected: list[str], tmp_path: Path) -> None:

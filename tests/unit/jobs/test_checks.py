@@ -12,11 +12,13 @@ from hpc_train import UserError, load_job
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import Resources, ResourcesSection
+from hpc_train.data.staging import folder
 from hpc_train.jobs.checks import (
     check_files,
     check_min_nodes,
     check_nodes,
     check_ranks,
+    check_stage_dir,
     code_files,
     data_files,
     least_ranks,
@@ -342,6 +344,28 @@ def test_a_job_that_could_not_go_on_with_its_min_nodes(tmp_path):
     for run in ("{chief: dedicated}", "{mesh: {model: 2}}", "{strategy: async}"):
         assert (problem(run, 1) or "").startswith(said), run
     check_min_nodes(ProgramConfig(name="a", module="m"), Resources(tier="here", nodes=4, min_nodes=1))
+
+
+def test_a_folder_to_stage_in_is_looked_at_where_it_is_on_this_machine(tmp_path, monkeypatch):
+    def problem(stage: str) -> str | None:
+        (tmp_path / "job.yaml").write_text(JOB.format(model="model.py:build", train=stage, evaluate=""))
+        try:
+            check_stage_dir(load_job(tmp_path / "job.yaml"))
+        except UserError as error:
+            return str(error)
+        return None
+
+    here = f", stage: node, stage_dir: {tmp_path}"
+    assert problem("") is problem(", stage: node") is problem(here) is None
+    assert problem(f"{here}/of-nodes-alone") is None
+    (tmp_path / "file").touch()
+    assert "file: is no folder" in (problem(f"{here}/file") or "")
+    monkeypatch.setattr(folder.os, "access", lambda *a: False)
+    assert "cannot be written" in (problem(here) or "")
+    monkeypatch.undo()
+    monkeypatch.setattr(folder, "type_of", lambda path: "lustre")
+    assert "(lustre) that is not the node's own" in (problem(here) or "")
+    check_stage_dir(ProgramConfig(name="a", module="m"))
 
 
 def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):

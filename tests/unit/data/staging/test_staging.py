@@ -230,6 +230,50 @@ def test_an_error_of_the_thread_is_a_warning(caplog: pytest.LogCaptureFixture) -
     assert "stage: ValueError: odd; shards are read where they are" in caplog.text
 
 
+def test_a_rank_that_ends_first_is_no_cause_for_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board, taken = Board.new(tmp_path, 2), []
+    copy = os.open(tmp_path, os.O_RDONLY)
+    board.note(0, READY, copy)
+
+    def find() -> None:
+        run(lambda t: find_copies(os.getpid(), 2, board, lambda number, _: taken.append(number), t))
+
+    def gone(offer: object, withdrawn: bool) -> int:
+        if withdrawn:
+            board.withdraw()
+        raise OSError("gone")
+
+    monkeypatch.setattr(stager, "open_offered", lambda offer: gone(offer, True))
+    find()
+    assert (taken, caplog.text) == ([], "")
+    board.note(0, READY, copy)
+    monkeypatch.setattr(stager, "open_offered", lambda offer: gone(offer, False))
+    find()
+    assert "stage: OSError: gone" in caplog.text
+    board.close()
+    os.close(copy)
+
+
+def test_a_copy_that_training_does_not_wait_for_is_no_cause_for_a_warning(
+    shards: ShardSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Board.new(tmp_path, 3)
+    thread = Thread(lambda: copy_shards(shards.paths, shards.file_bytes, tmp_path, "ext4", board, use, thread))
+
+    def use(number: int, descriptor: int) -> None:
+        thread._stop.set()
+
+    with caplog.at_level("INFO"):
+        thread.start()
+        thread._thread.join()
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", "stage: training ended when 1 of 3 shards were copied")
+    ]
+    board.close()
+
+
 def test_wrong_values_are_refused() -> None:
     with pytest.raises(UserError, match=r"stage_dir.*`stage` is 'none'"):
         HDF5Input("a.h5", stage_dir="/scratch")
