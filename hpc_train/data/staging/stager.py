@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECS, LEAVE_SECS = 0.2, 10.0
 MIB = 1 << 20
+COPIES_AT_ONCE = 4
+"""One alone gets half of a slow source, beside the readers of the first pass, and is not done when the second begins."""
 FILES_PART = 4
 """Of the files that a process may have open, copies take the fourth part; each takes one, and a reader another."""
 
@@ -66,39 +68,97 @@ def most_copies() -> int:
 def copy_shards(
     paths: Sequence[str], sizes: Sequence[int], folder: Path, kind: str, board: Board, use: Use, thread: Thread
 ) -> None:
-    """Copies shards in their order, as many as there is room for, and logs how many these are.
+    """Copies shards in their order, COPIES_AT_ONCE side by side and as many as there is room for; logs how many.
 
     A shard that cannot be copied is read where it is, as are those that do not fit.
     """
-    begin, copied, total, full = time.monotonic(), 0, 0, ""
-    budget = room_bytes(folder, kind)  # once: a part of what is left, taken again and again, would be all of it
-    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
-        room = min(budget - total, room_bytes(folder, kind))
-        if copied >= most_copies():
-            full = "this process may open no more files"
-        elif size > room:
-            full = f"{folder} has room for {room / MIB:,.0f} MiB"
-        else:
-            try:
-                copy = copy_of(path, size, folder, thread.is_stopped)
-            except StoppedError:
-                log.info(f"stage: training ended when {copied} of {len(paths)} shards were copied", extra=ANY_RANK)
-                return
-            except OSError as error:
-                log.warning(visible(f"stage: {path}: {error.strerror or error}; it is read where it is"))
+    begin, copier = time.monotonic(), _Copier(list(zip(paths, sizes, strict=True)), folder, kind, board, use, thread)
+    others = [threading.Thread(target=copier.work, daemon=True) for _ in range(min(COPIES_AT_ONCE, len(paths)) - 1)]
+    for other in others:
+        other.start()
+    copier.work()
+    for other in others:
+        other.join()
+    copier.report(time.monotonic() - begin)
+
+
+class _Copier:
+    """What threads that copy shards have in common: which is next, how many are copied, and what they take."""
+
+    def __init__(
+        self,
+        shards: Sequence[tuple[str, int]],
+        folder: Path,
+        kind: str,
+        board: Board,
+        use: Use,
+        thread: Thread,
+    ) -> None:
+        self._shards, self._folder, self._kind = shards, folder, kind
+        self._board, self._use, self._thread = board, use, thread
+        self._lock, self._next = threading.Lock(), 0
+        self._copied, self._bytes, self._open, self._under_way = 0, 0, 0, 0
+        self._full, self._stopped = "", False
+        self._error: BaseException | None = None
+        # Once: a part of what is left, taken again and again, would be all of it.
+        self._budget = room_bytes(folder, kind)
+
+    def work(self) -> None:
+        """Copies one shard after the other until none is left."""
+        try:
+            while (number := self._taken()) is not None:
+                path, size = self._shards[number]
+                state, copy = REFUSED, -1
+                try:
+                    copy = copy_of(path, size, self._folder, self._thread.is_stopped)
+                    state = READY
+                except OSError as error:
+                    log.warning(visible(f"stage: {path}: {error.strerror or error}; it is read where it is"))
+                self._give_back(number, size, state, copy)
+        except StoppedError:
+            self._stopped = True
+        except BaseException as error:
+            self._error = error
+
+    def report(self, secs: float) -> None:
+        """Logs what came of it; raises what has ended a thread."""
+        if self._error is not None:
+            raise self._error
+        count = len(self._shards)
+        if self._stopped:
+            log.info(f"stage: training ended when {self._copied} of {count} shards were copied", extra=ANY_RANK)
+            return
+        why = f"; {self._full}: the others are read where they are" if self._full else ""
+        copied = f"{self._copied} of {count} shards ({self._bytes / MIB:,.1f} MiB)"
+        log.info(visible(f"stage: {copied} are in {self._folder}, in {secs:.1f} s{why}"), extra=ANY_RANK)
+
+    def _taken(self) -> int | None:
+        """The next shard that there is room for."""
+        with self._lock:
+            while self._next < len(self._shards):
+                number, size = self._next, self._shards[self._next][1]
+                self._next += 1
+                room = min(self._budget - self._bytes, room_bytes(self._folder, self._kind)) - self._under_way
+                if self._open >= most_copies():
+                    self._full = "this process may open no more files"
+                elif size > room:
+                    self._full = f"{self._folder} has room for {max(0, room) / MIB:,.0f} MiB"
+                else:
+                    self._open, self._under_way = self._open + 1, self._under_way + size
+                    return number
+                self._board.note(number, REFUSED)
+            return None
+
+    def _give_back(self, number: int, size: int, state: int, copy: int) -> None:
+        with self._lock:
+            self._under_way -= size
+            if state == READY:
+                self._copied, self._bytes = self._copied + 1, self._bytes + size
+                self._board.note(number, READY, copy)
+                self._use(number, copy)
             else:
-                board.note(number, READY, copy)
-                use(number, copy)
-                copied, total = copied + 1, total + size
-                continue
-        board.note(number, REFUSED)
-    secs, why = time.monotonic() - begin, f"; {full}: the others are read where they are" if full else ""
-    log.info(
-        visible(
-            f"stage: {copied} of {len(paths)} shards ({total / MIB:,.1f} MiB) are in {folder}, in {secs:.1f} s{why}"
-        ),
-        extra=ANY_RANK,
-    )
+                self._open -= 1
+                self._board.note(number, REFUSED)
 
 
 def find_copies(process: int, count: int, board: Board, use: Use, thread: Thread) -> None:
