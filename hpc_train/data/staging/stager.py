@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 POLL_SECS, LEAVE_SECS = 0.2, 10.0
 MIB = 1 << 20
 COPIES_AT_ONCE = 4
-"""One alone gets half of a slow source, beside the readers of the first pass, and is not done when the second begins."""
+"""One alone gets half of a slow source, beside the readers of the first pass, and is not done when the second begins.
+"""
 FILES_PART = 4
 """Of the files that a process may have open, copies take the fourth part; each takes one, and a reader another."""
 
