@@ -140,7 +140,7 @@ def test_servers_and_the_last_worker_are_not_done_without(make_job: MakeJob) -> 
 
 @pytest.mark.random
 @pytest.mark.skipif(SOAK == 1, reason="takes ten minutes")
-@pytest.mark.parametrize("env", [{}, {"OMPI_MCA_btl": "self,tcp"}], ids=["memory", "TCP"])
+@pytest.mark.parametrize("env", [{}, {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_osc": "pt2pt"}], ids=["memory", "TCP"])
 def test_whenever_a_worker_dies_all_steps_are_made(
     make_job: MakeJob, env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
