@@ -196,6 +196,8 @@ def launch(
     if (output := stdio.output_file()) is not None:
         known[OUTPUT_VARIABLE] = output
     settings = {**progress, **known}
+    if hosts is not None:
+        settings["SLURM_OVERLAP"] = "1"  # in an allocation mpirun's helpers do not wait for a step on a dead node
     start = (
         start_of(mpirun, ranks, program, settings) if hosts is None else HostStarts(mpirun, program, settings, hosts)
     )
