@@ -133,7 +133,9 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     jobs = with_spare, on_two, launched
 
     # A node dies: the spare one takes its place, and nothing else changes. Of the other job too few are left.
-    wait_for(lambda: all([job.is_in_mid_step() for job in jobs]), lambda: "".join(log(job.folder) for job in jobs))
+    wait_for(
+        lambda: sum(job.is_in_mid_step() for job in jobs) == len(jobs), lambda: "".join(log(job.folder) for job in jobs)
+    )
     cluster.kill_node("n2")
     cluster.kill_node("n5")
     with_spare.has_started(2, SLOW_SECS)
