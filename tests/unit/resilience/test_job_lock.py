@@ -205,7 +205,7 @@ def test_a_lock_that_a_file_server_keeps_for_a_dead_node_is_waited_for(
             time.sleep(1)  # so long that it is not watched as well
             lease.kill()
 
-        ends = threading.Thread(target=end)
+        ends = threading.Thread(target=end, daemon=True)
         ends.start()
         with JobLock(tmp_path):
             assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
