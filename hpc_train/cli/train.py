@@ -143,7 +143,7 @@ def _rank_hosts(
     return RankHosts(
         given,
         least,
-        lambda asked: silent(asked, agent) if agent else problems(asked),
+        lambda asked, is_over: silent(asked, agent, is_over) if agent else problems(asked, is_over),
         lambda ranks: why_not_on(job, ranks) is None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.launch.host_probe import silent
@@ -59,10 +59,13 @@ def hosts_of(names: Sequence[str], tasks: str, ranks: int | None) -> tuple[Host,
     return tuple(Host(name, count) for name, count in zip(names, found, strict=True) if count)
 
 
-def problems(hosts: Sequence[Host]) -> dict[str, str]:
-    """Which of these nodes of the allocation cannot be used, by name, and why in words: a step is started on each."""
-    states = _states(hosts)
-    missing = silent(hosts, ["srun", *_STEP], STEP_SECS)
+def problems(hosts: Sequence[Host], is_over: Callable[[], bool]) -> dict[str, str]:
+    """Which of these nodes of the allocation cannot be used, by name, and why in words: a step is started on each.
+
+    Once `is_over`, none is waited for any more.
+    """
+    missing = silent(hosts, ["srun", *_STEP], is_over, STEP_SECS)
+    states = {} if is_over() else _states(hosts)
     nodes = [Node(host.name, states.get(host.name, ""), host.name not in missing) for host in hosts]
     return {node.name: node.problem for node in nodes if node.problem is not None}
 

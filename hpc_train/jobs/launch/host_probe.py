@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -46,10 +46,12 @@ def agent_command(env: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def silent(hosts: Sequence[Host], agent: Sequence[str], limit_secs: float = ANSWER_SECS) -> dict[str, str]:
+def silent(
+    hosts: Sequence[Host], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float = ANSWER_SECS
+) -> dict[str, str]:
     """Those of `hosts` that run no command, by name, and so in words. All are asked at once, this one is not. Local."""
     asked = [host.name for host in hosts if not is_here(host.name)]
-    found = _asked(asked, agent, limit_secs)
+    found = _asked(asked, agent, is_over, limit_secs)
     return {name: f"{name} does not answer" for name in asked if name not in found}
 
 
@@ -72,7 +74,7 @@ def _is_own(family: int, address: tuple[Any, ...]) -> bool:
     return False
 
 
-def _asked(names: Collection[str], agent: Sequence[str], limit_secs: float) -> set[str]:
+def _asked(names: Collection[str], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float) -> set[str]:
     quiet = subprocess.DEVNULL
     asked = {
         name: subprocess.Popen(
@@ -86,7 +88,7 @@ def _asked(names: Collection[str], agent: Sequence[str], limit_secs: float) -> s
         for name in names
     }
     end = time.monotonic() + limit_secs
-    while time.monotonic() < end and any(process.poll() is None for process in asked.values()):
+    while time.monotonic() < end and not is_over() and any(process.poll() is None for process in asked.values()):
         time.sleep(POLL_SECS)
     for process in asked.values():
         if process.poll() is None:

@@ -253,7 +253,9 @@ def run_supervised(
             time.sleep(POLL_SECS)
         return signals.received is None
 
-    ask = start.hosts.ask if isinstance(start, HostStarts) else None
+    def ask() -> str | None:
+        return start.hosts.ask(lambda: signals.received is not None) if isinstance(start, HostStarts) else None
+
     return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report, ask)
 
 

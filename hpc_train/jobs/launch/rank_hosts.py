@@ -8,8 +8,8 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.launch.hosts import Host, ranks_on
 from hpc_train.telemetry.units import counted
 
-Probe = Callable[[Sequence[Host]], Mapping[str, str]]
-"""Says of the hosts that cannot be used, by name, why: "n2 does not answer"."""
+Probe = Callable[[Sequence[Host], Callable[[], bool]], Mapping[str, str]]
+"""Says of the hosts that cannot be used, by name, why: "n2 does not answer". It ends early where the second says so."""
 _NAMED = 8
 
 
@@ -32,12 +32,13 @@ class RankHosts:
         """How many ranks the next run has."""
         return ranks_on(self.hosts)
 
-    def ask(self) -> str | None:
+    def ask(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
         """Asks all hosts that were given, also those lost before; None, or why too few are left to go on with.
 
-        Of those that answer the last are left out, too, where the job cannot run on the ranks of all.
+        Of those that answer the last are left out, too, where the job cannot run on the ranks of all. Once `is_over`, no
+        answer is waited for any more.
         """
-        problems = self._probe(self._given)
+        problems = self._probe(self._given, is_over)
         left = [host for host in self._given if host.name not in problems]
         seen = _listed([problems[host.name] for host in self._given if host.name in problems])
         counts = range(len(left), self._min_hosts - 1, -1)

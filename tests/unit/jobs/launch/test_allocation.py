@@ -55,9 +55,9 @@ def test_nodes_are_left_out_that_do_not_answer_or_that_slurm_wants_left(
     monkeypatch.setenv("DEAD", "n3")
     assert allocated_nodes(INSIDE) == ("n1", "n2", "n3")
     hosts = [Host(name) for name in ("n1", "n2", "n3")]
-    assert problems(hosts) == {"n1": "n1 is draining", "n3": "n3 does not answer"}
+    assert problems(hosts, lambda: False) == {"n1": "n1 is draining", "n3": "n3 does not answer"}
     (programs / "sinfo").write_text("#!/bin/sh\nexit 1\n")
-    assert problems(hosts) == {"n3": "n3 does not answer"}
+    assert problems(hosts, lambda: False) == {"n3": "n3 does not answer"}
 
 
 def test_outside_of_an_allocation_there_are_no_nodes(programs: Path) -> None:

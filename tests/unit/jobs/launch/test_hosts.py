@@ -17,6 +17,7 @@ from hpc_train.jobs.launch.mpirun import mpirun_command
 from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 
+never = lambda: False
 THREE = (Host("n1", 2), Host("n2", 2), Host("n3", 1))
 
 
@@ -54,7 +55,7 @@ def test_a_job_goes_on_where_hosts_answer_and_comes_back_to_them() -> None:
     up = {"n1", "n2", "n3"}
     asked: list[Sequence[Host]] = []
 
-    def probe(hosts: Sequence[Host]) -> Mapping[str, str]:
+    def probe(hosts: Sequence[Host], is_over: object) -> Mapping[str, str]:
         asked.append(hosts)
         return {host.name: f"{host.name} does not answer" for host in hosts if host.name not in up}
 
@@ -82,7 +83,7 @@ def test_a_job_goes_on_where_hosts_answer_and_comes_back_to_them() -> None:
     ],
 )
 def test_hosts_on_whose_ranks_the_job_cannot_run_are_left_out(lost: str, multiple: int, on: str, why: str) -> None:
-    hosts = RankHosts(THREE, 1, lambda asked: {lost: f"{lost} does not answer"}, lambda ranks: ranks % multiple == 0)
+    hosts = RankHosts(THREE, 1, lambda *_: {lost: f"{lost} does not answer"}, lambda ranks: ranks % multiple == 0)
     few = hosts.ask()
     if on:
         assert few is None
@@ -104,6 +105,18 @@ def test_too_few_hosts_end_the_restarts(few: str | None, code: int, runs: int) -
     assert said[-1].endswith("not restarted: " + (few or "--max-restarts allows 1"))
 
 
+def test_what_is_asked_to_stop_while_hosts_are_asked_says_only_that() -> None:
+    said, stop = [], []
+
+    def ask() -> str | None:
+        stop.append(1)
+        return "n2 does not answer"
+
+    run = lambda restarts: RunEnd(137, "killed")
+    assert supervise(run, lambda: None, 1, lambda secs: not stop, said.append, ask) == 137
+    assert said == ["killed; not restarted: it was asked to stop"]
+
+
 def test_hosts_are_not_asked_after_an_end_that_is_final() -> None:
     def ask() -> str | None:
         raise AssertionError
@@ -123,8 +136,9 @@ def agent(tmp_path: Path) -> tuple[Path, str]:
 
 def test_the_hosts_that_answer_are_found(agent: tuple[Path, str]) -> None:
     here = Host(os.uname().nodename)
-    assert silent([Host("n1"), Host("gone"), here], [agent[1]]) == {"gone": "gone does not answer"}
-    assert silent([Host("stuck")], [agent[1]], limit_secs=0.2) == {"stuck": "stuck does not answer"}
+    assert silent([Host("n1"), Host("gone"), here], [agent[1]], never) == {"gone": "gone does not answer"}
+    assert silent([Host("n1"), Host("stuck")], [agent[1]], lambda: True), "is not waited for"
+    assert silent([Host("stuck")], [agent[1]], never, limit_secs=0.2) == {"stuck": "stuck does not answer"}
 
 
 def test_this_machine_is_not_asked_by_any_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +149,7 @@ def test_this_machine_is_not_asked_by_any_of_its_names(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     asked = [Host(name) for name in (os.uname().nodename, "alias", "other", "unknown")]
-    assert list(silent(asked, ["/bin/false"])) == ["other", "unknown"]
+    assert list(silent(asked, ["/bin/false"], never)) == ["other", "unknown"]
 
 
 def test_hosts_are_asked_by_the_agent_of_mpirun(agent: tuple[Path, str], tmp_path: Path) -> None:
