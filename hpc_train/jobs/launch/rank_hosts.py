@@ -35,8 +35,8 @@ class RankHosts:
     def ask(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
         """Asks all hosts that were given, also those lost before; None, or why too few are left to go on with.
 
-        Of those that answer the last are left out, too, where the job cannot run on the ranks of all. Once `is_over`, none
-        is waited for.
+        The last of those that answer are left out, too, where the job cannot run on the ranks of all. Once `is_over`,
+        no answer is waited for.
         """
         problems = self._probe(self._given, is_over)
         left = [host for host in self._given if host.name not in problems]
