@@ -216,27 +216,55 @@ time_is_up() {
 
 # ---- nodes that are lost
 
+# Sets `said` to what a command prints. It is ended, and 1 returned, within a second of a signal that comes meanwhile.
+hear() {
+    local line code answer asked
+    said=
+    exec {answer}< <("$@")
+    asked=$!
+    while [[ -z $stop ]]; do
+        code=0
+        IFS= read -r -t 1 -u "$answer" line || code=$?
+        said+=$line
+        ((code == 0)) && said+=$'\n'
+        ((code == 0 || code > 128)) || break # else that second is over
+    done
+    exec {answer}<&-
+    [[ -n $stop ]] || return 0
+    kill "$asked" 2>/dev/null || true
+    return 1
+}
+
 # Prints the nodes on which a step can run.
+# shellcheck disable=SC2329
 probe() {
     local node
+    trap 'kill $(jobs -p) 2>/dev/null; exit' TERM
     for node in "${all_nodes[@]}"; do
         timeout -k 2 "$PROBE_SECS" srun --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" \
-            --input=none true >/dev/null 2>&1 && echo "$node" &
+            --input=none echo "$node" 2>/dev/null &
     done
     wait
 }
 
-# Asks where the ranks go on: `action` run (on `hosts`), requeue, stop or end; `why` in words.
+# Asks where the ranks go on: `action` run (on `hosts`), requeue, stop or end; `why` in words. Before their first start
+# without a code, and all nodes live. Returns 1 where a signal has come: nothing is noted in the job-dir then.
 choose_nodes() {
-    local answering states said words
-    answering=$(probe)
-    states=$(timeout "$ASK_SECS" sinfo -hN -n "$SLURM_JOB_NODELIST" -o '%N=%T' 2>/dev/null) || states=
-    said=$(timeout -k 2 "$BEGIN_SECS" hpc-train next-run --nodes "$wanted_nodes" --min-nodes "$min_nodes" \
+    local answering="${all_nodes[*]}" states='' words
+    action=
+    if (($#)); then
+        hear probe || return 1
+        answering=$said
+        hear exec timeout "$ASK_SECS" sinfo -hN -n "$SLURM_JOB_NODELIST" -o '%N=%T' 2>/dev/null || return 1
+        states=$said
+    fi
+    hear exec timeout -k 2 "$BEGIN_SECS" hpc-train next-run --nodes "$wanted_nodes" --min-nodes "$min_nodes" \
         --ranks-per-node "$per_node" --allocated "${all_nodes[*]}" --used "${used_nodes[*]}" \
-        --answering "$answering" --states "$states" "$@" "${record[@]}") || said=
+        --answering "$answering" --states "$states" "$@" "${record[@]}" || return 1
+    said=${said%$'\n'}
     action=${said%%$'\n'*}
     why=${said#*$'\n'}
-    read -r -a words <<<"$action"
+    read -r -a words <<<"$action" || true
     action=${words[0]:-end}
     if [[ $action == run ]]; then
         hosts=("${words[@]:1}")
@@ -248,8 +276,7 @@ goes_on() {
     [[ -n ${min_nodes:-} && -z $stop && -z $still_running ]] && ! is_one_of "$code" "$FINAL_CODES $SAVED_CODES" || return 1
     ask_slurm
     [[ $(slurm_field JobState) == RUNNING ]] && ! is_preempted || return 1
-    choose_nodes --code "$code"
-    [[ -z $stop ]] || return 1
+    choose_nodes --code "$code" || return 1
     case $action in
         run)
             used_nodes=("${hosts[@]}")
@@ -356,6 +383,10 @@ run_ranks() {
     ranks_pid=
 }
 if [[ -n ${min_nodes:-} ]] && ((${spare_nodes:-0} > 0)); then
+    if choose_nodes && [[ $action == run ]]; then # without nodes that are known to be slow
+        [[ -z $why ]] || echo "$me: $why"
+        used_nodes=("${hosts[@]}")
+    fi
     hosts=("${used_nodes[@]}")
 fi
 while true; do

@@ -61,10 +61,12 @@ def record_end(
 
 
 def next_run(
-    code: Annotated[int, typer.Option(min=1, max=255, help="The exit code of the ranks that ended.")],
     nodes: Annotated[int, typer.Option(min=1, help="How many have ranks.")],
     min_nodes: Annotated[int, typer.Option(min=1, help="How many at least.")],
     ranks_per_node: Annotated[int, typer.Option(min=1)],
+    code: Annotated[
+        int | None, typer.Option(min=1, max=255, help="The exit code of the ranks. \\[default: none have run]")
+    ] = None,
     job_file: JobFile = None,
     allocated: Annotated[str, typer.Option(metavar="A B", help="The job's nodes.")] = "",
     used: Annotated[str, typer.Option(metavar="A B", help="Those that had ranks.")] = "",
@@ -82,7 +84,7 @@ def next_run(
 ) -> None:
     """Say where the ranks are to be started next.
 
-    Prints two lines: "run A B …", "requeue" or "end", and why. Notes in the job-dir that they are started again.
+    Prints two lines: "run A B …", "requeue" or "end", and why. Notes in the job-dir where they are started again.
     """
     from hpc_train.jobdir.slow_nodes import read_slow_nodes
     from hpc_train.jobs.launch import record_end
@@ -91,17 +93,22 @@ def next_run(
 
     known = dict(text.partition("=")[::2] for text in states.split())
     folder = record_end.find_job_dir(job_file, job_dir, settings or [])
-    slow = read_slow_nodes(folder) if folder is not None else ()
+    slow = {_short(name) for name in read_slow_nodes(folder)} if folder is not None else set()
     seen = [
-        Node(name, known.get(name, ""), name in answering.split(), name in used.split(), name in slow)
+        Node(name, known.get(name, ""), name in answering.split(), name in used.split(), _short(name) in slow)
         for name in allocated.split()
     ]
     fits = _fits(job_file, job_dir, submission, settings or [], data_root, program)
     found = decide(seen, Wanted(nodes, min_nodes, ranks_per_node), code, fits)
-    if found.action == "run" and (problem := record_end.record_next_run(folder, submission, program)) is not None:
+    again = found.action == "run" and code is not None
+    if again and (problem := record_end.record_next_run(folder, submission, program)) is not None:
         say(f"stop\n{visible(problem)}")
         return
     say(f"{' '.join((found.action, *found.nodes))}\n{visible(found.why)}")
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
 
 
 def _fits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from hpc_train.lazy import importing
 from hpc_train.outcome import EXIT_FAILED
 
 if TYPE_CHECKING:
+    from hpc_train.config.job import JobConfig
     from hpc_train.jobs.launch.rank_hosts import RankHosts
 
 JobDir = Annotated[
@@ -73,7 +75,7 @@ def launch(
     job_file: JobFile,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=1, help="How many ranks to start. \\[default: 1, or those of --hosts]"),
+        typer.Option("--ranks", "-n", min=1, help="How many ranks to start. \\[default: 1, or all of the hosts]"),
     ] = None,
     job_dir: JobDir = None,
     settings: Settings = None,
@@ -82,7 +84,8 @@ def launch(
         str | None, typer.Option(metavar="HOST:RANKS,…", help="Start them there, reached as mpirun does, by ssh.")
     ] = None,
     min_hosts: Annotated[
-        int | None, typer.Option(help="After a crash, go on where so many hosts answer. \\[default: all]")
+        int | None,
+        typer.Option(help="After a crash, go on with so many of --hosts, or of the nodes of Slurm. \\[default: all]"),
     ] = None,
     debug_delay: DebugDelay = None,
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
@@ -99,9 +102,9 @@ def launch(
         from hpc_train.telemetry.units import counted
 
     with errors():
-        places = _rank_hosts(hosts, ranks, min_hosts, max_restarts)
-        ranks = (ranks or 1) if places is None else places.ranks
         job = load_job(job_file, settings or [], data_root)
+        places = _rank_hosts(job, hosts, ranks, min_hosts, max_restarts)
+        ranks = (ranks or 1) if places is None else places.ranks
         _delays(debug_delay or [])
         if job.run.on_lost_worker == "continue":
             os.environ.setdefault(ALLOWED, "1")
@@ -113,19 +116,36 @@ def launch(
         sys.exit(launch_ranks(mpirun, ranks, job_file, chosen, max_restarts, more, places))
 
 
-def _rank_hosts(text: str | None, ranks: int | None, min_hosts: int | None, max_restarts: int) -> RankHosts | None:
-    """Where the ranks run, from --hosts and what belongs to it; None: here."""
-    if min_hosts is not None and (text is None or max_restarts == 0):
-        raise UserError("--min-hosts needs --hosts and --max-restarts, as in --hosts n1:2,n2:2 --max-restarts 3")
-    if text is None:
+def _rank_hosts(
+    job: JobConfig, text: str | None, ranks: int | None, min_hosts: int | None, max_restarts: int
+) -> RankHosts | None:
+    """Where the ranks run: on --hosts; with --min-hosts alone on the nodes of the Slurm allocation; None: as ever."""
+    if text is None and min_hosts is None:
         return None
-    from hpc_train.jobs.launch.host_probe import agent_command, answering
+    from hpc_train.jobs.checks import why_not_on
+    from hpc_train.jobs.launch.allocation import allocated_nodes, hosts_of, problems
+    from hpc_train.jobs.launch.host_probe import agent_command, silent
     from hpc_train.jobs.launch.hosts import parse_hosts
     from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
 
-    given, agent = parse_hosts(text), agent_command(os.environ)
+    nodes = allocated_nodes(os.environ) if text is None or shutil.which("scontrol") else ()
+    if min_hosts is not None and (max_restarts == 0 or (text is None and not nodes)):
+        raise UserError(
+            "--min-hosts needs --max-restarts, and --hosts or a Slurm allocation, as in --hosts n1:2,n2:2 "
+            "--min-hosts 1 --max-restarts 3"
+        )
+    given = hosts_of(nodes, os.environ.get("SLURM_TASKS_PER_NODE", ""), ranks) if text is None else parse_hosts(text)
+    agent = () if {host.name for host in given} <= {*nodes} else agent_command(os.environ)
     least = check_counts(given, ranks, min_hosts)
-    return RankHosts(given, least, lambda asked: answering(asked, agent))
+    equal = len({host.slots for host in given}) == 1
+    if least < len(given) and equal and (problem := why_not_on(job, least * given[0].slots)) is not None:
+        raise UserError(f"--min-hosts: with {least} of {len(given)} hosts the job could not go on: {problem}")
+    return RankHosts(
+        given,
+        least,
+        lambda asked, is_over: silent(asked, agent, is_over) if agent else problems(asked, is_over),
+        lambda ranks: why_not_on(job, ranks) is None,
+    )
 
 
 def _delays(given: list[str]) -> dict[int, float]:

@@ -23,7 +23,8 @@ from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobdir.usage import bytes_of, kind_of, usage_of
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs, leftover
 from hpc_train.jobs.record.status import JobStatus, read_record
-from hpc_train.resilience.job_lock import JobLock, holder_of, refusal
+from hpc_train.resilience.job_lock import JobLock, holder_of
+from hpc_train.resilience.lock_holder import refusal
 from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
 from hpc_train.telemetry.units import counted
 from hpc_train.text import listed

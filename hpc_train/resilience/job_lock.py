@@ -10,18 +10,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_read
 from hpc_train.folders import remove
 from hpc_train.jobdir.paths import LOCK_FILE
-from hpc_train.processes import identity, is_alive
-from hpc_train.telemetry.status import sound
+from hpc_train.processes import is_alive
+from hpc_train.resilience.lock_holder import Record, describe, is_earlier_run, judge, my_record, refusal
 
 log = logging.getLogger(__name__)
 
@@ -32,48 +30,11 @@ WATCH_SECS = 25.0
 """A lock that nobody has touched for so long was left by a dead job: two heartbeats are missing."""
 SETTLE_SECS = 2.0
 """After taking over a lock that was watched: how long to wait for another who may have done so in the same moment."""
+LEASE_SECS = 150.0
+"""How long to wait for a file server to give up the file lock of a node that has died; NFSv4's lease is 90 s."""
 
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 """The errors of flock where the file system has none."""
-
-Record = dict[str, Any]
-Verdict = Literal["take", "watch"]
-
-
-def my_record(env: Mapping[str, str]) -> Record:
-    """Who this process is, for the file.
-
-    Its `identity`, `slurm_job_id` ("A_a" for a task of an array, None outside Slurm), `slurm_restarts`, and `started`
-    (now, seconds since 1970).
-    """
-    job, restarts = env.get("SLURM_JOB_ID"), env.get("SLURM_RESTART_COUNT", "")
-    if "SLURM_ARRAY_TASK_ID" in env:
-        job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
-    return {
-        **identity(),
-        "slurm_job_id": job,
-        "slurm_restarts": int(restarts) if restarts.isdecimal() else 0,
-        "started": time.time(),
-    }
-
-
-def judge(found: Record, mine: Record, flocked: bool) -> Verdict:
-    """What to do about the lock of `found`, whose flock we have got, or could not ask for (not `flocked`). Pure.
-
-    On one host the kernel has let go of a dead process's flock, so having got it is proof. It is none across hosts:
-    on some file systems flock is the node's own affair (Lustre's localflock, NFS's local_lock). A job that Slurm has
-    started again cannot still run elsewhere.
-    """
-    if flocked and found.get("host") == mine["host"]:
-        return "take"
-    same_job = mine["slurm_job_id"] is not None and found.get("slurm_job_id") == mine["slurm_job_id"]
-    return "take" if same_job and found.get("slurm_restarts") != mine["slurm_restarts"] else "watch"
-
-
-def describe(record: Record) -> str:
-    """`record` in words: host, pid, and Slurm job where it is one."""
-    host, pid, job = (str(record.get(name) or "unknown")[:255] for name in ("host", "pid", "slurm_job_id"))
-    return f"host {host}, pid {pid}" + (f", Slurm job {job}" if job != "unknown" else "")
 
 
 def holder_of(job_dir: Path) -> Record | None:
@@ -88,24 +49,13 @@ def holder_of(job_dir: Path) -> Record | None:
     return None
 
 
-def refusal(job_dir: Path, holder: Record) -> str:
-    """The message for a job that finds its job-dir in use by `holder`."""
-    since = ""
-    if (started := sound(holder).get("started")) is not None:
-        when = datetime.fromtimestamp(started).astimezone().isoformat(" ", "seconds")
-        since = f" since {when}"
-    return (
-        f"{job_dir}: another job uses this job-dir{since}: {describe(holder)}; "
-        "wait until it has ended, stop it, or give this job another --job-dir"
-    )
-
-
 class JobLock:
     """The right to write in `job_dir`, kept in `<job_dir>/lock.json`; for the chief alone. A context manager.
 
     The file is locked with flock, which ends with the process, however that ends. For file systems where flock does
     not reach other nodes, or is missing, the holder also touches the file every HEARTBEAT_SECS, and a job on another
-    node watches it for WATCH_SECS before it takes it for a dead job's.
+    node watches it for WATCH_SECS before it takes it for a dead job's. A file server that keeps the lock of a node that
+    has died is waited for, for LEASE_SECS, where the lock is of an earlier run of this job and nobody touches it.
 
     Attributes:
         taken_by: Who has taken the lock over from this job, in words, or None. It happens where flock does not reach
@@ -116,6 +66,7 @@ class JobLock:
         self._job_dir, self._path = job_dir, job_dir / LOCK_FILE
         self._file: int | None = None
         self._record: Record = {}
+        self._kept: tuple[int, float] | None = None  # what was waited for: when it was touched, and since when
         self._released = threading.Event()
         self._heart: threading.Thread | None = None
         self.taken_by: str | None = None
@@ -133,7 +84,7 @@ class JobLock:
         """
         if self._file is not None:
             raise RuntimeError(f"{self._path}: this lock is held already")
-        self._record = my_record(os.environ)
+        self._record, self._kept = my_record(os.environ), None
         try:
             file, dead = self._take()
         except OSError as error:
@@ -177,7 +128,7 @@ class JobLock:
             try:
                 flock, found = _flock(file), _read(file)
                 undecided = found is None and time.monotonic() < patience  # created, and not yet written by its owner
-                if flock == "theirs" and not undecided:
+                if flock == "theirs" and not undecided and not self._waits_for(file, found or {}):
                     raise UserError(refusal(self._job_dir, found or {}))
                 if flock != "theirs" and _is_at(file, self._path):
                     if created or (found is None and not undecided and flock == "ours"):
@@ -191,9 +142,25 @@ class JobLock:
             os.close(file)
             time.sleep(0.05)
 
+    def _waits_for(self, file: int, found: Record) -> bool:
+        """Whether the lock may be one that a file server keeps for a dead node; after a while if so. Logged once."""
+        if not is_earlier_run(found, self._record):
+            return False
+        touched, now = os.fstat(file).st_mtime_ns, time.monotonic()
+        if self._kept is None:
+            self._kept = touched, now
+            log.warning(
+                f"the job-dir is locked by an earlier run of this job, {describe(found)}; waiting up to "
+                f"{LEASE_SECS:.0f} s, since a file server keeps the locks of a node that died for a while"
+            )
+        first, since = self._kept
+        time.sleep(min(1.0, LEASE_SECS / 10))
+        return touched == first and now - since < LEASE_SECS
+
     def _take_over(self, file: int, found: Record, flocked: bool) -> bool:
         """Makes the lock of `found` ours where that job is dead; False where it has left, so that all begins anew."""
-        watched = judge(found, self._record, flocked) == "watch"
+        still = self._kept is not None and time.monotonic() - self._kept[1] >= WATCH_SECS
+        watched = not still and judge(found, self._record, flocked) == "watch"
         if watched:
             log.warning(
                 f"the job-dir is locked by {describe(found)}; looking for {WATCH_SECS:.0f} s whether that job lives"

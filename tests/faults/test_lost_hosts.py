@@ -68,5 +68,5 @@ def test_a_job_goes_on_without_a_host_as_one_resumed_on_fewer_ranks(make_job: Ma
     (job.folder / "lost-n3").touch()
     with Launched(job, *given, ranks=3, name="few", anew=True, **reached) as launched:
         assert launched.end() == 205, str(launched)
-    few = "not restarted: n2, n3 do not answer, 1 host left of 3, and --min-hosts is 2\n"
+    few = "not restarted: n2 does not answer, n3 does not answer, 1 host left of 3, and --min-hosts is 2\n"
     assert launched.err.endswith(few)

@@ -30,6 +30,7 @@ from tests.slurm.jobs import (
     status,
     write_job,
 )
+from tests.slurm.strokes import drain_node, slow_node, stop_node
 from tests.slurm.test_lost_nodes import MAX_STEPS, SAVE_STEPS, Job, assert_same_weights, boot, train
 from tests.support import SOAK, records_of, wait_for
 
@@ -39,7 +40,6 @@ TRIES = int(os.environ.get("LOST_NODES", 20))
 ALL_NODES = "n1,n2,n3,n4"
 KINDS: dict[str, dict[str, Any]] = {"sync": {}, "async": {"strategy": "async"}, "dedicated": {"chief": "dedicated"}}
 AGAIN_SECS = 30.0
-STOPPED_SECS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ class Strokes:
         self._cluster, self._job, self._chance = cluster, job, chance
         self.kinds: dict[str, Callable[[], bool]] = {
             "node killed": self._kill_node,
-            "node drained": self._drain,
-            "node stopped": self._stop_node,
-            "node slowed": self._slow,
+            "node drained": lambda: self._at(drain_node, lambda: self._kill("hpc-train")),
+            "node stopped": lambda: self._at(stop_node),
+            "node slowed": lambda: self._at(slow_node),
             "rank killed": lambda: self._kill("hpc-train"),
             "orted killed": lambda: self._kill("orted"),
         }
@@ -67,40 +67,15 @@ class Strokes:
     def _node(self) -> str:
         return self._chance.choice(self._cluster.nodes)
 
+    def _at(self, stroke: Callable[..., None], *more: Callable[[], object]) -> bool:
+        stroke(self._cluster, self._node(), *more)
+        return True
+
     def _kill_node(self) -> bool:
         node = self._node()
         self._cluster.kill_node(node)
         time.sleep(self._chance.choice([0, 20]))
         boot(self._cluster, node)
-        return True
-
-    def _drain(self) -> bool:
-        node = self._node()
-        self._cluster.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test"])
-        self._kill("hpc-train")
-        time.sleep(10)
-        self._cluster.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-        return True
-
-    def _signalled(self, node: str, number: signal.Signals) -> None:
-        for pid in self._cluster.processes_of(node):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def _stop_node(self) -> bool:
-        node = self._node()
-        self._signalled(node, signal.SIGSTOP)
-        time.sleep(STOPPED_SECS)
-        self._signalled(node, signal.SIGCONT)
-        return True
-
-    def _slow(self) -> bool:
-        node = self._node()
-        for _ in range(10):
-            self._signalled(node, signal.SIGSTOP)
-            time.sleep(0.2)
-            self._signalled(node, signal.SIGCONT)
-            time.sleep(0.2)
         return True
 
     def _kill(self, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Studies in a Slurm job of two nodes, whose steps, script, nodes and processes are killed at random moments.
 
+Nodes are drained, stopped and slowed, too.
 For ten minutes (DISTURBED_SECS=600), under `make soak` alone; test_tune_sh.py has a requeue and a node that dies.
 """
 
@@ -18,6 +19,7 @@ from hpc_train.tuning.search.folder import StudyFolder
 from tests.disturbance import SHAPES, Place, Tally, disturb_studies, drivers_of, launchers_of, ranks_of
 from tests.slurm.cluster import FINISHED, SlurmCluster
 from tests.slurm.jobs import job_environment
+from tests.slurm.strokes import drain_node, slow_node, stop_node
 from tests.support import REPOSITORY, SOAK, wait_for
 
 SECS = float(os.environ.get("DISTURBED_SECS", 600))
@@ -45,6 +47,9 @@ class Allocated(Place):
             "step killed": lambda: self._step("--signal=KILL"),
             "step cancelled": lambda: self._step(),
             "node lost": self._lose_node,
+            "node drained": lambda: self._at_node(drain_node),
+            "node stopped": lambda: self._at_node(stop_node),
+            "node slowed": lambda: self._at_node(slow_node),
             "driver killed": lambda: self._one_of(drivers_of(path)),
             "mpirun killed": lambda: self._one_of(launchers_of(path)),
             "rank killed": lambda: self._one_of(ranks_of(path)),
@@ -72,6 +77,12 @@ class Allocated(Place):
         node = self._chance.choice(self._cluster.nodes)
         self._cluster.kill_node(node)
         self._cluster.start_node(node)
+        return True
+
+    def _at_node(self, stroke: Callable[[SlurmCluster, str], None]) -> bool:
+        if not self._running():
+            return False
+        stroke(self._cluster, self._chance.choice(self._cluster.nodes))
         return True
 
     def _one_of(self, found: list[psutil.Process]) -> bool:

@@ -1,6 +1,7 @@
 """Jobs with min_nodes on a real Slurm that lose nodes and ranks: they go on in their allocation, or are requeued.
 
-Two jobs check all of it, each struck several times; what came of a stroke is waited for before the next.
+Two jobs check all of it, each struck several times, and a third one `hpc-train launch` in a script of the user's own.
+What came of a stroke is waited for before the next.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def cluster() -> Iterator[SlurmCluster]:
 
 
 class Job:
-    """A job with so many ranks on each of its nodes, in a folder of its own. `run`: more keys of run:."""
+    """A job with so many ranks on each of its nodes, in a folder of its own.
+
+    `run`: more keys of run:. `script`: the user's own in place of train.sh.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Job:
         nodes: str,
         per_node: int = 1,
         run: Mapping[str, Any] = {},
+        script: str | None = None,
         **env: str,
     ) -> None:
         self.cluster, self.folder, self.job_dir = cluster, make_folder(folder), folder / "runs/tiny"
@@ -67,7 +72,9 @@ class Job:
         count = len(nodes.split(","))
         flags = [f"--output={folder}/job.out", "--no-kill", f"--nodes={count}", f"--ntasks-per-node={per_node}"]
         more = {"HPC_TRAIN_HOME": str(REPOSITORY), "OMPI_MCA_btl": "self,tcp", **env}
-        sizes = [f"--nodelist={nodes}", TRAIN_SH, "job.yaml"]
+        if script is not None:
+            (folder / "script.sh").write_text(script)
+        sizes = [f"--nodelist={nodes}", *([TRAIN_SH, "job.yaml"] if script is None else ["script.sh"])]
         self.number = cluster.sbatch([*flags, *sizes], folder, {**job_environment(cluster, anew=True), **more})
 
     def be_in_mid_step(self) -> int:
@@ -91,6 +98,11 @@ class Job:
             every=0.2,
         )
         set_step_secs(self.folder, secs)
+
+
+LAUNCH = """#!/bin/bash
+exec hpc-train launch --min-hosts 1 --max-restarts 2 job.yaml
+"""
 
 
 def boot(cluster: SlurmCluster, node: str) -> None:
@@ -117,9 +129,13 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     on_two = Job(cluster, tmp_path / "on two", "n4,n5", HPC_TRAIN_MIN_NODES="2")
     spare = {"HPC_TRAIN_MIN_NODES": "1", "HPC_TRAIN_SPARE_NODES": "1"}
     with_spare = Job(cluster, tmp_path / "with spare", "n1,n2,n3", **spare)
+    launched = Job(cluster, tmp_path / "launched", "n3,n5", script=LAUNCH)
+    jobs = with_spare, on_two, launched
 
     # A node dies: the spare one takes its place, and nothing else changes. Of the other job too few are left.
-    wait_for(lambda: with_spare.is_in_mid_step() & on_two.is_in_mid_step(), lambda: log(with_spare.folder))
+    wait_for(
+        lambda: sum(job.is_in_mid_step() for job in jobs) == len(jobs), lambda: "".join(log(job.folder) for job in jobs)
+    )
     cluster.kill_node("n2")
     cluster.kill_node("n5")
     with_spare.has_started(2, SLOW_SECS)
@@ -127,6 +143,7 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     wait_for(lambda: "the job is back in the queue (lost-node)" in log(on_two.folder), "a requeue")
     assert "1 usable node left of 2, and min_nodes is 2" in log(on_two.folder)
     set_step_secs(on_two.folder, 0)
+    launched.has_started(2, 0)
     boot(cluster, "n5")
 
     # A rank dies while a node is drained: that node is left out, and the job goes on alone.
@@ -141,6 +158,11 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
 
     assert ended_as(cluster.wait(with_spare.number)) == ("COMPLETED", 0, 0), log(with_spare.folder)
     assert ended_as(cluster.wait(on_two.number)) == ("COMPLETED", 0, 1), log(on_two.folder)
+    assert ended_as(cluster.wait(launched.number)) == ("COMPLETED", 0, 0), log(launched.folder)
+    assert re.search("; restart 1 of 2 at once, from step", log(launched.folder))
+    told = status(launched.job_dir)
+    assert (told["state"], told["step"], told["ranks"], told["restarts"]) == ("succeeded", MAX_STEPS, 1, 1)
+    assert re.fullmatch("n5 (does not answer|is down), 1 rank on 1 host: n3", told["restart_reason"])
     told = status(with_spare.job_dir)
     assert (told["state"], told["step"], told["ranks"], told["restarts"]) == ("succeeded", MAX_STEPS, 1, 2)
     assert re.fullmatch(r"n2 .*, n3 is drain\w+, 1 rank on 1 node: n1", told["restart_reason"])

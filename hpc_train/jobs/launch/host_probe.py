@@ -8,8 +8,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.jobs.launch.hosts import Host
@@ -21,7 +24,6 @@ CONNECT_SECS, ANSWER_SECS = 10, 20.0
 """How long ssh may take to reach a host, and the whole question."""
 POLL_SECS = 0.05
 _OF_SSH = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECS}")
-_LOCAL = frozenset(["localhost", "127.0.0.1"])
 
 
 def agent_command(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -44,14 +46,35 @@ def agent_command(env: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def answering(hosts: Sequence[Host], agent: Sequence[str], limit_secs: float = ANSWER_SECS) -> frozenset[str]:
-    """The names of those of `hosts` that run a command, all asked at once. This host is not asked. Local."""
-    here = _LOCAL | {socket.gethostname(), socket.gethostname().partition(".")[0]}
-    found = {host.name for host in hosts if host.name in here}
-    return frozenset(found | _asked([host.name for host in hosts if host.name not in here], agent, limit_secs))
+def silent(
+    hosts: Sequence[Host], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float = ANSWER_SECS
+) -> dict[str, str]:
+    """Those of `hosts` that run no command, by name, and so in words. All are asked at once, this one is not. Local."""
+    asked = [host.name for host in hosts if not is_here(host.name)]
+    found = _asked(asked, agent, is_over, limit_secs)
+    return {name: f"{name} does not answer" for name in asked if name not in found}
 
 
-def _asked(names: Collection[str], agent: Sequence[str], limit_secs: float) -> set[str]:
+@cache
+def is_here(name: str) -> bool:
+    """Whether `name` is this machine: its name, an alias or an address of it. Local."""
+    if name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
+        return True
+    with suppress(OSError, UnicodeError):
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+        return any(_is_own(family, address) for family, _, _, _, address in found)
+    return False
+
+
+def _is_own(family: int, address: tuple[Any, ...]) -> bool:
+    """An address that is another machine's cannot be bound to."""
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
+        one.bind(address)
+        return True
+    return False
+
+
+def _asked(names: Collection[str], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float) -> set[str]:
     quiet = subprocess.DEVNULL
     asked = {
         name: subprocess.Popen(
@@ -65,7 +88,7 @@ def _asked(names: Collection[str], agent: Sequence[str], limit_secs: float) -> s
         for name in names
     }
     end = time.monotonic() + limit_secs
-    while time.monotonic() < end and any(process.poll() is None for process in asked.values()):
+    while time.monotonic() < end and not is_over() and any(process.poll() is None for process in asked.values()):
         time.sleep(POLL_SECS)
     for process in asked.values():
         if process.poll() is None:

@@ -196,6 +196,8 @@ def launch(
     if (output := stdio.output_file()) is not None:
         known[OUTPUT_VARIABLE] = output
     settings = {**progress, **known}
+    if hosts is not None:
+        settings["SLURM_OVERLAP"] = "1"  # in an allocation mpirun's helpers do not wait for a step on a dead node
     start = (
         start_of(mpirun, ranks, program, settings) if hosts is None else HostStarts(mpirun, program, settings, hosts)
     )
@@ -251,7 +253,9 @@ def run_supervised(
             time.sleep(POLL_SECS)
         return signals.received is None
 
-    ask = start.hosts.ask if isinstance(start, HostStarts) else None
+    def ask() -> str | None:
+        return start.hosts.ask(lambda: signals.received is not None) if isinstance(start, HostStarts) else None
+
     return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report, ask)
 
 

@@ -71,8 +71,8 @@ class NextRun:
     why: str = ""
 
 
-def next_run(nodes: Sequence[Node], wanted: Wanted, code: int, fits: Callable[[int], bool]) -> NextRun:
-    """Where the job goes on, after its ranks have ended with `code`. Pure.
+def next_run(nodes: Sequence[Node], wanted: Wanted, code: int | None, fits: Callable[[int], bool]) -> NextRun:
+    """Where the job goes on, after its ranks have ended with `code`; None: where it begins. Pure.
 
     A node that is slow is left out where `min_nodes` others are left on which the job can run. A failure of the job's
     own (a traceback, an exit code of a program) is no matter of nodes, unless the job lost one.
@@ -81,10 +81,7 @@ def next_run(nodes: Sequence[Node], wanted: Wanted, code: int, fits: Callable[[i
         nodes: Of the allocation, in its order, those that are gone included.
         fits: Whether the job can run on so many ranks.
     """
-    lost = [node for node in nodes if node.lost]
-    outcome = outcome_of(code)
-    own = code == EXIT_FAILED or outcome is OTHER
-    if Again.RESTART not in outcome.again or (own and not lost):
+    if code is not None and _is_no_matter_of_nodes(code, nodes):
         return NextRun("end", why=_ended(code))
     problems = [node.problem for node in nodes if node.problem is not None]
     usable = [node for node in nodes if node.problem is None]
@@ -96,18 +93,24 @@ def next_run(nodes: Sequence[Node], wanted: Wanted, code: int, fits: Callable[[i
     slow = [f"{node.name} is slow" for node in usable if node.slow]
     if slow and most(quick := [node for node in usable if not node.slow]) is not None:
         problems, usable = problems + slow, quick
-    seen = _listed(problems) if problems else _ended(code)
+    seen = _listed(problems) if problems else _ended(code) if code is not None else ""
     if (count := most(usable)) is not None:
         kept = [node for node in usable if node.used][:count]  # where its data may be in memory
         kept += [node for node in usable if not node.used][: count - len(kept)]
         names = tuple(node.name for node in usable if node in kept)
         ranks = counted(count * wanted.ranks_per_node, "rank")
         where = f"{ranks} on {counted(count, 'node')}: {_listed(names)}"
-        return NextRun("run", names, f"{seen}, {where}")
+        return NextRun("run", names, f"{seen}, {where}" if seen else "")
     few = f"{counted(len(usable), 'usable node')} left of {len(nodes)}, and min_nodes is {wanted.min_nodes}"
     if len(usable) >= wanted.min_nodes:
         few = f"the job cannot run on the ranks of {counted(len(usable), 'usable node')}"
     return NextRun("requeue", why=f"{seen}, {few}")
+
+
+def _is_no_matter_of_nodes(code: int, nodes: Sequence[Node]) -> bool:
+    outcome = outcome_of(code)
+    own = code == EXIT_FAILED or outcome is OTHER
+    return Again.RESTART not in outcome.again or (own and not any(node.lost for node in nodes))
 
 
 def _ended(code: int) -> str:

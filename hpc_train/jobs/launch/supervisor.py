@@ -32,7 +32,7 @@ def supervise(
     max_restarts: int,
     wait: Callable[[float], bool],
     report: Callable[[str], None],
-    ask: Callable[[], str | None] | None = None,
+    ask: Callable[[], str | None] = lambda: None,
 ) -> int:
     """Runs a job, and again after each crash, at most `max_restarts` times more; returns the last exit code.
 
@@ -42,7 +42,7 @@ def supervise(
         wait: Waits so many seconds; False where somebody wants the job to stop, then or before.
         report: Prints a line for the user.
         ask: Asks which hosts are left; why they are too few to go on with, which ends the job with EXIT_LOST_NODE, or
-            None. Left out: the job has no hosts to lose.
+            None.
     """
     restarts, stalled, before = 0, 0, newest_step()
     while True:
@@ -61,10 +61,11 @@ def supervise(
             report(f"{ended.why}; not restarted: {stalled} restarts in a row have not come beyond {begin}")
             return ended.code
         secs, before = wait_secs(restarts + 1), after
+        few = ask()
         if not wait(0):
             report(f"{ended.why}; not restarted: it was asked to stop")
             return ended.code
-        if ask is not None and (few := ask()) is not None:
+        if few is not None:
             report(f"{ended.why}; not restarted: {few}")
             return EXIT_LOST_NODE
         when = f"in {secs:.0f} s" if secs else "at once"

@@ -11,7 +11,8 @@ from pathlib import Path
 from hpc_train.jobs.record.status import JobRecord, JobStatus, QueueState, job_status, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Backend
-from hpc_train.resilience.job_lock import Record, describe, holder_of
+from hpc_train.resilience.job_lock import holder_of
+from hpc_train.resilience.lock_holder import Record, describe
 
 READ_AT_ONCE = 8
 MAX_NAMED = 5

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
 
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.devices import nvidia_device_count
-from hpc_train.errors import SchedulerError
+from hpc_train.jobs.launch.allocation import allocated_nodes, repeated
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
 from hpc_train.tuning.execution.slots import Node, Slot, Wanted, slots_of, slots_of_nodes
-
-ASK_SECS = 20.0
 
 
 def slots_here(wanted: Wanted, parallel: int | None) -> tuple[Slot, ...]:
@@ -55,22 +51,11 @@ def allocation(env: Mapping[str, str]) -> tuple[Node, ...]:
     Raises:
         SchedulerError: scontrol does not name them.
     """
-    if "SLURM_JOB_ID" not in env or "SLURM_JOB_NODELIST" not in env:
+    if not (names := allocated_nodes(env)):
         return ()
-    asked = ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_SECS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SchedulerError(f"scontrol show hostnames does not name the nodes of this job: {error}") from None
     cores = list(repeated(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
     gpus, memory = env.get("SLURM_GPUS_ON_NODE", ""), env.get("SLURM_MEM_PER_NODE", "")
     return tuple(
         Node(name, count, int(gpus) if gpus.isdecimal() else 0, int(memory) if memory.isdecimal() else None)
-        for name, count in zip(done.stdout.split(), cores, strict=True)
+        for name, count in zip(names, cores, strict=True)
     )
-
-
-def repeated(text: str) -> Iterator[int]:
-    """Slurm's `4(x2),2`, which is 4, 4, 2. Pure."""
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        yield from [int(count)] * int(times or 1)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,8 @@ import pytest
 
 from hpc_train.errors import UserError
 from hpc_train.resilience import job_lock
-from hpc_train.resilience.job_lock import JobLock, describe, judge, my_record, refusal
+from hpc_train.resilience.job_lock import JobLock
+from hpc_train.resilience.lock_holder import Record, describe, is_earlier_run, judge, my_record, refusal
 from tests.support import LIMIT_SECS, environment, wait_for
 
 HOLDER = """
@@ -76,7 +78,7 @@ def no_flock(*_: object) -> None:
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
-def mine(**changes: object) -> job_lock.Record:
+def mine(**changes: object) -> Record:
     return {**my_record({"SLURM_JOB_ID": "45"}), **changes}
 
 
@@ -158,6 +160,91 @@ def test_a_job_elsewhere_is_watched(
         JobLock(tmp_path).acquire()
         assert time.monotonic() - before > 2
     assert len(logged) == 3 and all("host n2" in line for line in logged) and f"pid {first.pid}" in logged[2]
+
+
+EARLIER = {"SLURM_JOB_ID": "45", "HPC_TRAIN_RESTARTS": "1"}
+KEPT = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def kept(job_dir: Path, **changes: object) -> Iterator[subprocess.Popen[str]]:
+    """The lock of a chief on a node that has died, as a file server keeps it: a process that touches nothing."""
+    path = job_dir / "lock.json"
+    path.write_text(json.dumps({**my_record(EARLIER), "host": "n2", "pid": 1, **changes}))
+    with subprocess.Popen(
+        [sys.executable, "-c", KEPT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is of the job's run after EARLIER."""
+    monkeypatch.setenv("SLURM_JOB_ID", "45")
+    monkeypatch.setenv("HPC_TRAIN_RESTARTS", "2")
+
+
+def test_a_lock_that_a_file_server_keeps_for_a_dead_node_is_waited_for(
+    tmp_path: Path, restarted: None, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
+    monkeypatch.setattr(job_lock, "WATCH_SECS", 0.5)
+    with kept(tmp_path) as lease:
+
+        def end() -> None:
+            wait_for(lambda: logged, "the line that it is waited for")
+            time.sleep(1)  # so long that it is not watched as well
+            lease.kill()
+
+        ends = threading.Thread(target=end, daemon=True)
+        ends.start()
+        with JobLock(tmp_path):
+            assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+        ends.join()
+    assert "the job-dir is locked by an earlier run of this job, host n2, pid 1, Slurm job 45; waiting" in logged[0]
+    assert [line[:9] for line in logged[1:]] == ["took over"]
+
+
+def test_a_lock_that_is_never_given_up_is_refused_in_the_end(
+    tmp_path: Path, restarted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_lock, "LEASE_SECS", 0.5)
+    with kept(tmp_path), pytest.raises(UserError, match="another job uses this job-dir"):
+        JobLock(tmp_path).acquire()
+
+
+def test_an_earlier_run_that_lives_is_not_waited_for_long(
+    tmp_path: Path, restarted: None, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
+    monkeypatch.setattr(job_lock, "LEASE_SECS", 10**6)
+    with holder(tmp_path, **EARLIER) as first, pytest.raises(UserError, match=f"pid {first.pid}"):
+        JobLock(tmp_path).acquire()
+    assert len(logged) == 1
+
+
+@pytest.mark.parametrize("changes", [{"slurm_job_id": "46"}, {"restarts": 2}, {"restarts": None}])
+def test_the_lock_of_another_job_is_not_waited_for(
+    tmp_path: Path, restarted: None, logged: list[str], changes: dict[str, object]
+) -> None:
+    with kept(tmp_path, **changes), pytest.raises(UserError, match="host n2"):
+        JobLock(tmp_path).acquire()
+    assert not logged
+
+
+def test_runs_of_one_launch_are_of_one_job() -> None:
+    first, second = (my_record({"HPC_TRAIN_SUPERVISOR": "7", "HPC_TRAIN_RESTARTS": count}) for count in "01")
+    assert is_earlier_run(first, second) and not is_earlier_run(second, first)
+    assert not is_earlier_run(first, {**second, "supervisor": "8"})
+    assert not is_earlier_run({**first, "supervisor": None}, {**second, "supervisor": None})
 
 
 def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Path) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.launch.host_probe import AGENT_VARIABLE, agent_command, answering
+from hpc_train.jobs.launch.host_probe import AGENT_VARIABLE, agent_command, silent
 from hpc_train.jobs.launch.hosts import Host, host_list, parse_hosts, ranks_on
 from hpc_train.jobs.launch.mpirun import mpirun_command
 from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 
+never = lambda: False
 THREE = (Host("n1", 2), Host("n2", 2), Host("n3", 1))
 
 
@@ -53,9 +55,9 @@ def test_a_job_goes_on_where_hosts_answer_and_comes_back_to_them() -> None:
     up = {"n1", "n2", "n3"}
     asked: list[Sequence[Host]] = []
 
-    def probe(hosts: Sequence[Host]) -> frozenset[str]:
+    def probe(hosts: Sequence[Host], is_over: object) -> Mapping[str, str]:
         asked.append(hosts)
-        return frozenset(up)
+        return {host.name: f"{host.name} does not answer" for host in hosts if host.name not in up}
 
     hosts = RankHosts(THREE, 2, probe)
     assert (hosts.ranks, hosts.reason) == (5, "")
@@ -64,12 +66,30 @@ def test_a_job_goes_on_where_hosts_answer_and_comes_back_to_them() -> None:
     assert (hosts.hosts, hosts.ranks) == ((Host("n1", 2), Host("n3", 1)), 3)
     assert hosts.reason == "n2 does not answer, 3 ranks on 2 hosts: n1, n3"
     up.remove("n3")
-    assert hosts.ask() == "n2, n3 do not answer, 1 host left of 3, and --min-hosts is 2"
+    assert hosts.ask() == "n2 does not answer, n3 does not answer, 1 host left of 3, and --min-hosts is 2"
     assert hosts.ranks == 3, "as before"
     up |= {"n2", "n3"}
     assert hosts.ask() is None
     assert (hosts.ranks, hosts.reason) == (5, "")
     assert asked == [THREE] * 3, "also those that were lost"
+
+
+@pytest.mark.parametrize(
+    ("lost", "multiple", "on", "why"),
+    [
+        ("n3", 2, "n1 n2", "n3 does not answer, 4 ranks on 2 hosts: n1, n2"),
+        ("n2", 2, "n1", "n2 does not answer, 2 ranks on 1 host: n1"),
+        ("n2", 4, "", "n2 does not answer, the job cannot run on the ranks of 2 hosts"),
+    ],
+)
+def test_hosts_on_whose_ranks_the_job_cannot_run_are_left_out(lost: str, multiple: int, on: str, why: str) -> None:
+    hosts = RankHosts(THREE, 1, lambda *_: {lost: f"{lost} does not answer"}, lambda ranks: ranks % multiple == 0)
+    few = hosts.ask()
+    if on:
+        assert few is None
+        assert (" ".join(host.name for host in hosts.hosts), hosts.reason) == (on, why)
+    else:
+        assert (few, hosts.hosts) == (why, THREE)
 
 
 @pytest.mark.parametrize(("few", "code", "runs"), [(None, 137, 2), ("n2 does not answer", 205, 1)])
@@ -83,6 +103,18 @@ def test_too_few_hosts_end_the_restarts(few: str | None, code: int, runs: int) -
     assert supervise(run, lambda: None, 1, lambda secs: True, said.append, lambda: few) == code
     assert len(begun) == runs
     assert said[-1].endswith("not restarted: " + (few or "--max-restarts allows 1"))
+
+
+def test_what_is_asked_to_stop_while_hosts_are_asked_says_only_that() -> None:
+    said, stop = [], []
+
+    def ask() -> str | None:
+        stop.append(1)
+        return "n2 does not answer"
+
+    run = lambda restarts: RunEnd(137, "killed")
+    assert supervise(run, lambda: None, 1, lambda secs: not stop, said.append, ask) == 137
+    assert said == ["killed; not restarted: it was asked to stop"]
 
 
 def test_hosts_are_not_asked_after_an_end_that_is_final() -> None:
@@ -104,10 +136,20 @@ def agent(tmp_path: Path) -> tuple[Path, str]:
 
 def test_the_hosts_that_answer_are_found(agent: tuple[Path, str]) -> None:
     here = Host(os.uname().nodename)
-    asked = [Host("n1"), Host("gone"), here]
-    assert answering(asked, [agent[1]]) == {"n1", here.name}
-    assert answering([here], ["/bin/false"]) == {here.name}, "this host is not asked"
-    assert answering([Host("stuck")], [agent[1]], limit_secs=0.2) == frozenset()
+    assert silent([Host("n1"), Host("gone"), here], [agent[1]], never) == {"gone": "gone does not answer"}
+    assert silent([Host("n1"), Host("stuck")], [agent[1]], lambda: True), "is not waited for"
+    assert silent([Host("stuck")], [agent[1]], never, limit_secs=0.2) == {"stuck": "stuck does not answer"}
+
+
+def test_this_machine_is_not_asked_by_any_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if name == "unknown":
+            raise socket.gaierror
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", ({"alias": "127.0.0.1", "other": "192.0.2.7"}[name], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    asked = [Host(name) for name in (os.uname().nodename, "alias", "other", "unknown")]
+    assert list(silent(asked, ["/bin/false"], never)) == ["other", "unknown"]
 
 
 def test_hosts_are_asked_by_the_agent_of_mpirun(agent: tuple[Path, str], tmp_path: Path) -> None:

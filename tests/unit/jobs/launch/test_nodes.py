@@ -13,7 +13,7 @@ def nodes(text: str) -> list[Node]:
     """Of words such as "n1", "n2=down*", "n3?" (does not answer), "n4+" (spare), "n5~slow"."""
     found = []
     for word in text.split():
-        name, _, state = word.rstrip("?+").replace("~slow", "").partition("=")
+        name, _, state = word.rstrip("?+").removesuffix("~slow").partition("=")
         found.append(Node(name, state, "?" not in word, "+" not in word, "~slow" in word))
     return found
 
@@ -40,6 +40,19 @@ def decide(text: str, wanted: Wanted = TWO_OF_THREE, code: int = 205, multiple: 
 )
 def test_the_nodes_of_the_next_run(text: str, kept: str, why: str) -> None:
     assert decide(text) == NextRun("run", tuple(kept.split()), why)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "why"),
+    [
+        ("n1+ n2+ n3+ n4+", "n1 n2 n3", ""),
+        ("n1+ n2~slow+ n3+ n4+", "n1 n3 n4", "n2 is slow, 6 ranks on 3 nodes: n1, n3, n4"),
+        ("n1+ n2~slow+ n3~slow+", "n1 n2 n3", ""),
+    ],
+)
+def test_the_nodes_of_the_first_run(text: str, kept: str, why: str) -> None:
+    found = next_run(nodes(text), TWO_OF_THREE, None, lambda ranks: True)
+    assert found == NextRun("run", tuple(kept.split()), why)
 
 
 def test_too_few_nodes_are_a_requeue() -> None:
