@@ -1,27 +1,21 @@
 """A rank that is slow is named once: log, status, report, and the file that the next start reads.
 
-How sure that is on a busy machine is for `make soak`; here the delay is many times the step.
+How sure that is on a busy machine is for benchmarks/slow_rank.py; here the delay is many times the step.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hpc_train.jobdir.slow_nodes import read_slow_nodes
 from tests.ranks import hpc_train
-from tests.support import LIMIT_SECS, MODEL, Job, make_job_in, records_of, run_ranks
+from tests.support import MODEL, Job, records_of, run_ranks
 
-SOAK = int(os.environ.get("SOAK", "1"))
 HOOKS = """
 import hpc_train as ht
 from pathlib import Path
@@ -71,45 +65,3 @@ def test_a_slow_rank_is_named_once(strategy: str, make_job: Callable[..., Job]) 
     assert "Ranks by node" in text and re.search(r'class="slow5 named">rank 2<br>', text)
     said = " ".join(hpc_train(["describe", str(job.job_dir)], 0, job.folder).stdout.split())
     assert f"rank 2 on {entry['host']}: a step takes it" in said
-
-
-BESIDE = "while True: sum(range(10**5))"
-
-
-@pytest.mark.random
-@pytest.mark.skipif(SOAK == 1, reason="make soak: an idle machine of two cores")
-class TestOfTwoCores:
-    """Two ranks of one thread on two cores, with nothing else on the machine than what the test starts."""
-
-    def names(self, folder: Path, beside: int = 0, delay: str | None = None, records: int = 50) -> list[int]:
-        """The records at which rank 1 was named, of a job of so many records; -1 for any other rank."""
-        train, run = {"max_steps": records * 5}, {"save_summary_steps": 5}
-        job = make_job_in(folder, "job", train_rows=(4096, 4096), train=train, run=run)
-        (job.folder / "model.py").write_text(LARGE)
-        text = yaml.safe_load(job.file.read_text())
-        text["data"]["train"]["batch_size"] = 1024
-        job.file.write_text(yaml.safe_dump(text))
-        more = ["--debug-delay", delay] if delay else []
-        others = [subprocess.Popen([sys.executable, "-c", BESIDE]) for _ in range(beside)]
-        try:
-            program = ["-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir), *more]
-            done = run_ranks(2, program, job.folder, LIMIT_SECS, OMP_NUM_THREADS="1")
-        finally:
-            for other in others:
-                other.kill()
-                other.wait()
-        assert done.returncode == 0, done.stdout + done.stderr
-        found = records_of(job.job_dir, "slow_rank")
-        self.own = records_of(job.job_dir, "rank_times")[-1]["own_secs"]
-        return [entry["step"] // 5 if entry["rank"] == 1 else -1 for entry in found]
-
-    def test_no_false_alarm_in_ten_runs_beside_other_work(self, tmp_path: Path) -> None:
-        found = [self.names(tmp_path / str(run), beside=1) for run in range(10)]
-        assert found == [[]] * 10
-
-    def test_a_rank_slower_by_three_tenths_is_named_within_fifty_records(self, tmp_path: Path) -> None:
-        assert self.names(tmp_path / "equal") == []
-        delay = f"1:{300 * self.own[1]:.3f}"
-        (record,) = self.names(tmp_path / "slowed", delay=delay)
-        print(f"slowed by {delay}: named at record {record}; own times {self.own}")
-        assert 0 < record <= 50
