@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.jobdir.slow_nodes import add_slow_node, read_slow_nodes
+from hpc_train.config.run_config import RunConfig
+from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without, read_slow_nodes
 from hpc_train.telemetry.cpu_clock import CLOCK, THROTTLED, CpuClock, in_words
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
@@ -140,6 +141,25 @@ def test_nodes_are_kept_for_the_next_start(tmp_path: Path) -> None:
     add_slow_node(tmp_path, "n1.cluster", {"rank": 1})
     add_slow_node(tmp_path, "n2", {"rank": 4})
     assert read_slow_nodes(tmp_path) == ("n1.cluster", "n2")
+
+
+def test_who_leaves_the_node_out_is_said(tmp_path: Path) -> None:
+    assert next_start_without("n2", tmp_path, {}).startswith("nothing leaves n2 out when this job starts again")
+    assert "give sbatch --exclude=n2" in next_start_without("n2", tmp_path, {"SLURM_JOB_ID": "7"})
+    (tmp_path / "submission.json").touch()
+    assert f"`hpc-train resume {tmp_path.name}` asks for other" in next_start_without("n2", tmp_path, {})
+
+
+def test_a_node_is_excluded_only_where_ranks_are_named() -> None:
+    assert RunConfig(on_slow_node="exclude").slow_rank_factor == 1.2
+    assert RunConfig(slow_rank_factor=None).on_slow_node == "warn"
+    with pytest.raises(
+        ValueError, match=r"`on_slow_node: exclude` and `slow_rank_factor: null`, .*, exclude each other"
+    ):
+        RunConfig(on_slow_node="exclude", slow_rank_factor=None)
+    with pytest.raises(ValueError, match="slow_rank_factor") as wrong:
+        RunConfig(on_slow_node="exclude", slow_rank_factor=0.5)
+    assert "exclude each other" not in str(wrong.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": ["n1"]}', '{"nodes": {"--x": 1, "a,b": 1, "": 1, "n;1": {}}}'])
