@@ -6,7 +6,10 @@ How sure that is on a busy machine is for benchmarks/slow_rank.py; here the dela
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,19 +17,24 @@ import pytest
 
 from hpc_train.jobdir.slow_nodes import read_slow_nodes
 from tests.ranks import hpc_train
-from tests.support import MODEL, Job, records_of, run_ranks
+from tests.support import MODEL, SOAK, Job, records_of, run_ranks
 
 HOOKS = """
 import hpc_train as ht
+import os
 from pathlib import Path
+
+RANK, CORES = 2, ()
 
 class UntilNamed(ht.Hook):
     def begin(self, context):
+        for thread in os.listdir("/proc/self/task") if CORES else ():
+            os.sched_setaffinity(int(thread), {CORES[context.rank]})
         self.named = Path(context.job_dir) / "status.json"
         self.ask = context.request_stop
 
     def after_step(self, step, loss):
-        if step % 10 == 0 and '"rank": 2' in self.named.read_text().partition('"slow_ranks"')[2]:
+        if step % 10 == 0 and f'"rank": {RANK}' in self.named.read_text().partition('"slow_ranks"')[2]:
             self.ask("named")
 
 def make():
@@ -65,3 +73,28 @@ def test_a_slow_rank_is_named_once(strategy: str, make_job: Callable[..., Job]) 
     assert "Ranks by node" in text and re.search(r'class="slow5 named">rank 2<br>', text)
     said = " ".join(hpc_train(["describe", str(job.job_dir)], 0, job.folder).stdout.split())
     assert f"rank 2 on {entry['host']}: a step takes it" in said
+
+
+@pytest.mark.random
+@pytest.mark.skipif(SOAK == 1, reason="make soak: two idle cores")
+def test_a_rank_whose_core_another_process_takes_is_named(make_job: Callable[..., Job]) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        pytest.skip("one core")
+    train = {"max_steps": 10**6, "hooks": ["hooks.py:make"]}
+    run = {"save_summary_steps": 10, "save_checkpoints_steps": 10**6}
+    job = make_job("job", train_rows=[8192], train=train, run=run, data={"train": {"batch_size": 2048}})
+    (job.folder / "hooks.py").write_text(HOOKS.replace("2, ()", f"1, {cores}"))
+    (job.folder / "model.py").write_text(LARGE)
+    program = ["-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            os.sched_setaffinity(other.pid, {cores[1]})
+            done = run_ranks(2, program, job.folder, OMP_NUM_THREADS="1")
+        finally:
+            other.kill()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (entry,) = status(job)["slow_ranks"]
+    assert entry["rank"] == 1
+    assert re.search("other processes have [0-9]+% of the time of its cores", entry["why"]), entry
+    print(entry)
