@@ -149,6 +149,16 @@ class RunOptions:
             )
         return value
 
+    @field_validator("on_slow_node")
+    @classmethod
+    def _has_slow_ranks_named(cls, value: str, info: ValidationInfo) -> str:
+        if value == "exclude" and info.data.get("slow_rank_factor", 0) is None:
+            raise ValueError(
+                "`on_slow_node: exclude` and `slow_rank_factor: null`, which names no rank, exclude each other; "
+                "leave one of them out"
+            )
+        return value
+
     @field_validator("prefetch_parameters", "scale_lr_by_staleness", "steps_in_flight")
     @classmethod
     def _has_stale_gradients(cls, value: Any, info: ValidationInfo) -> Any:
@@ -232,7 +242,8 @@ class RunConfig(RunOptions):
             not known, nor with layers that are divided among ranks.
         on_slow_node: `"exclude"`: the next start of the job is without the node of such a rank, where others can take
             its place: `hpc-train submit` and `resume` ask Slurm for other nodes, and a job that has
-            `resources.min_nodes` leaves it out. `"warn"`: it is only named.
+            `resources.min_nodes` leaves it out. Nothing else does: `hpc-train launch`, `mpirun` and `horovodrun` start
+            where they are told. `"warn"`: it is only named.
         steps_in_flight: How many steps, from 0 to 4, are dispatched before the one that runs is over, so that a device
             need not wait for the host between steps; `None`: 1 on a GPU, 0 on cores. A signal or a hook ends training
             so many steps later, and a GPU holds so many batches more. In sync the results are the same to the bit; in

@@ -92,7 +92,7 @@ class TrainingLoop:
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
-        self._examples, self._clock = 0, CpuClock()
+        self._examples, self._clock = 0, CpuClock(world.cores)
 
     def run(self, first_step: int) -> Outcome:
         """Trains from `first_step` (steps done) to `max_steps`, the input's end, or a request to stop. Collective.

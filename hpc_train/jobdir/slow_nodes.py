@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_train.jobdir.paths import SLOW_NODES_FILE
+from hpc_train.jobdir.paths import SLOW_NODES_FILE, SUBMISSION_FILE
 from hpc_train.telemetry.json_files import read_json, write_json
 
 MOST_NODES = 1000
@@ -32,3 +32,16 @@ def add_slow_node(job_dir: Path, host: str, about: Mapping[str, Any]) -> None:
     if host not in known and len(known) >= MOST_NODES:
         return
     write_json(job_dir / SLOW_NODES_FILE, {"nodes": {**known, host: dict(about)}})
+
+
+def next_start_without(host: str, job_dir: Path, env: Mapping[str, str]) -> str:
+    """Who leaves a node that was noted out of the next start of this job, in words. Local."""
+    noted = job_dir / SLOW_NODES_FILE
+    if (job_dir / SUBMISSION_FILE).is_file():
+        return f"`hpc-train resume {job_dir.name}` asks for other nodes than {host}, noted in {noted}"
+    if "SLURM_JOB_ID" in env:
+        return f"to start the job without {host} give sbatch --exclude={host}; noted in {noted}"
+    return (
+        f"nothing leaves {host} out when this job starts again, since it was not submitted by hpc-train; give "
+        "`hpc-train launch --hosts`, or your launcher, other hosts"
+    )

@@ -77,7 +77,7 @@ class SlowRankLog:
             values = by_rank.get(name, [])
             return values[slow.rank] if slow.rank < len(values) else None
 
-        why = cpu_clock.in_words(told(cpu_clock.CLOCK), told(cpu_clock.THROTTLED))
+        why = cpu_clock.in_words(*map(told, (cpu_clock.CLOCK, cpu_clock.THROTTLED, cpu_clock.TAKEN)))
         found = {"rank": slow.rank, "host": host, "ratio": round(slow.ratio, 3), "step": slow.step, "why": why}
         self._named.append(found)
         self._status.update(slow_ranks=self._named)

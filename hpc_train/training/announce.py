@@ -23,7 +23,7 @@ from hpc_train.files import read_bytes
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
 from hpc_train.jobdir.paths import ENVIRONMENT_FILE, JOB_FILE, SLOW_NODES_FILE, WARM_START_FILE
-from hpc_train.jobdir.slow_nodes import add_slow_node
+from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without
 from hpc_train.lazy import keras, tf
 from hpc_train.processes import identity
 from hpc_train.resilience.failure import FailureReport
@@ -174,7 +174,7 @@ def _slow_ranks(
             return
         with lenient.writing(job_dir / SLOW_NODES_FILE):
             add_slow_node(job_dir, host, about)
-        log.warning(f"the next start is to be without {host} (run.on_slow_node; {job_dir / SLOW_NODES_FILE})")
+        log.warning(f"run.on_slow_node: {next_start_without(host, job_dir, os.environ)}")
 
     wanted = exclude if config.on_slow_node == "exclude" else None
     return SlowRankLog(metrics, status, config.slow_rank_factor, ranks, judged, wanted)

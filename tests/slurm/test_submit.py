@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_train.jobdir.slow_nodes import add_slow_node
 from tests.slurm.back_ends import BackEnd, Running, make_program
 from tests.slurm.cluster import SlurmCluster, missing_requirements
 from tests.slurm.jobs import TRAIN_SH, make_folder, newest_step, not_here, set_step_secs, write_job
@@ -133,6 +134,31 @@ def test_sbatch_absent_and_sbatch_refusing(slurm: BackEnd, job_file: Path) -> No
     assert (
         told == "hpc-train: error: sbatch refuses the job: Batch job submission failed: Invalid license specification\n"
     )
+
+
+def test_a_job_goes_on_without_the_node_that_it_has_named_slow(slurm: BackEnd) -> None:
+    """Beside those that its user leaves out; and with it where no other one is left."""
+    assert slurm.cluster is not None
+    job = slurm.submit("slow_node", "--until", "{job_dir}/go")
+    slurm.run("cancel", job.name)
+    assert job.end() == ("CANCELLED", 11)
+    for node in ("n1", "elsewhere"):
+        add_slow_node(job.job_dir, node, {"rank": 0})
+    told = slurm.run("resume", job.name, "--json")
+    assert "without n1, named slow; to have all nodes remove " in told.err
+    assert "elsewhere: named slow, but not a node of this cluster\n" in told.err
+    job = slurm.job(job.name, told.json()[0]["job_id"])
+    job.wait_until_it_says("rank 0 of")
+    assert slurm.cluster.fields(job.number)["NodeList"] == "n2"
+    slurm.run("cancel", job.name)
+    assert job.end() == ("CANCELLED", 11)
+
+    job.let_go()
+    told = slurm.run("resume", job.name, "--json", "--set=resources.sbatch=[--exclude=n2]")
+    assert re.search("n1: named slow, but without, sbatch refuses the job: .*; it is submitted as if not", told.err)
+    job = slurm.job(job.name, told.json()[0]["job_id"])
+    assert job.end() == ("SUCCEEDED", 0)
+    assert slurm.cluster.fields(job.number)["NodeList"] == "n1"
 
 
 def test_an_answer_that_got_lost_is_found_in_the_queue(slurm: BackEnd, job_file: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.jobdir.slow_nodes import add_slow_node, read_slow_nodes
-from hpc_train.telemetry.cpu_clock import CLOCK, THROTTLED, CpuClock, in_words
+from hpc_train.config.run_config import RunConfig
+from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without, read_slow_nodes
+from hpc_train.telemetry.cpu_clock import CLOCK, TAKEN, CpuClock, in_words
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import OWN_SECS, TimeShares
@@ -142,6 +143,25 @@ def test_nodes_are_kept_for_the_next_start(tmp_path: Path) -> None:
     assert read_slow_nodes(tmp_path) == ("n1.cluster", "n2")
 
 
+def test_who_leaves_the_node_out_is_said(tmp_path: Path) -> None:
+    assert next_start_without("n2", tmp_path, {}).startswith("nothing leaves n2 out when this job starts again")
+    assert "give sbatch --exclude=n2" in next_start_without("n2", tmp_path, {"SLURM_JOB_ID": "7"})
+    (tmp_path / "submission.json").touch()
+    assert f"`hpc-train resume {tmp_path.name}` asks for other" in next_start_without("n2", tmp_path, {})
+
+
+def test_a_node_is_excluded_only_where_ranks_are_named() -> None:
+    assert RunConfig(on_slow_node="exclude").slow_rank_factor == 1.2
+    assert RunConfig(slow_rank_factor=None).on_slow_node == "warn"
+    with pytest.raises(
+        ValueError, match=r"`on_slow_node: exclude` and `slow_rank_factor: null`, .*, exclude each other"
+    ):
+        RunConfig(on_slow_node="exclude", slow_rank_factor=None)
+    with pytest.raises(ValueError, match="slow_rank_factor") as wrong:
+        RunConfig(on_slow_node="exclude", slow_rank_factor=0.5)
+    assert "exclude each other" not in str(wrong.value)
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": ["n1"]}', '{"nodes": {"--x": 1, "a,b": 1, "": 1, "n;1": {}}}'])
 def test_what_others_wrote_there_is_not_believed(tmp_path: Path, text: str) -> None:
     (tmp_path / "slow_nodes.json").write_text(text)
@@ -154,11 +174,42 @@ def test_what_others_wrote_into_the_status_is_not_believed(value: Any) -> None:
 
 
 def test_the_clock_is_told_where_the_machine_does(tmp_path: Path) -> None:
-    assert {CLOCK, THROTTLED}.isdisjoint(CpuClock(tmp_path).taken())
+    assert CpuClock(1, tmp_path).taken() == {}
     for cpu in range(512):
         for name, number in (("cpufreq/scaling_cur_freq", 1_000_000), ("cpufreq/cpuinfo_max_freq", 2_000_000)):
             (tmp_path / f"cpu{cpu}" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"cpu{cpu}" / name).write_text(f"{number}\n")
-    assert CpuClock(tmp_path).taken()[CLOCK] == 0.5
-    assert in_words(1.0, 0.0) == ""
+    assert CpuClock(1, tmp_path).taken()[CLOCK] == 0.5
+    assert in_words(1.0, 0.0, 0.1) == ""
     assert in_words(None, 4.0).startswith("its core was throttled 4 times")
+
+
+def test_cores_that_others_have_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, own, stat = 0.0, 0.0, tmp_path / "stat"
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3})
+    monkeypatch.setattr("os.sysconf", lambda _: 100)
+    monkeypatch.setattr("os.times", lambda: (own, 0.0, 99.0, 99.0, 0.0))
+
+    def busy(of_0: int, of_3: int) -> None:
+        lines = [
+            "cpu  9 9 9 9 9 9 9 9 9 9",
+            *(f"cpu{n} {t} 0 0 5 5 0 0 0 0 0" for n, t in ((0, of_0), (1, 9), (3, of_3))),
+        ]
+        stat.write_text("\n".join([*lines, "intr 1 2 3", "ctxt 7", ""]))
+
+    busy(1000, 1000)
+    both, one = (CpuClock(cores, tmp_path, stat, lambda: now) for cores in (2, 1))
+    now, own = 0.5, 0.5
+    busy(1100, 1100)
+    assert both.taken() == one.taken() == {}, "it is too early"
+    now, own = 10.0, 6.0
+    busy(1900, 2000)  # 9 and 10 s in 10 s, 6 of which were this process's
+    assert both.taken() == {TAKEN: pytest.approx(1.3 / 2)}
+    assert one.taken() == {TAKEN: pytest.approx(0.3)}, "what it may have beside its own core may be others'"
+    now = 10.5
+    assert one.taken() == {TAKEN: pytest.approx(0.3)}
+    now = 20.0
+    stat.write_text("cpu0 what 1 2\n")
+    assert one.taken() == {}
+    assert CpuClock(1, tmp_path / "none", tmp_path / "none").taken() == {}
+    assert in_words(taken=0.4) == "other processes have 40% of the time of its cores"

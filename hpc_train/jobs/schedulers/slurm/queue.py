@@ -105,6 +105,14 @@ def partitions() -> list[Partition]:
     return parse_sinfo(done.stdout)
 
 
+def nodes() -> set[str] | None:
+    """The names of all nodes of the cluster; None where Slurm does not answer."""
+    with suppress(SchedulerError):
+        done = run(["sinfo", "--all", "--noheader", "--Node", "--format=%N"])
+        return set(done.stdout.split()) if done.returncode == 0 else None
+    return None
+
+
 def submit(
     script: Path,
     token: str,

@@ -22,6 +22,7 @@ from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import DriverJobs, Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.energy import joules_of
+from hpc_train.jobs.schedulers.slurm.exclusion import exclusion
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
 from hpc_train.jobs.schedulers.slurm.script import render, render_drivers
 
@@ -78,10 +79,24 @@ class SlurmScheduler(Scheduler):
         options = []
         if submission.after is not None:
             options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
-        if slow := read_slow_nodes(job_dir):
-            report(f"without {', '.join(slow)}, named slow; to have all nodes remove {job_dir / SLOW_NODES_FILE}")
-            options.append(f"--exclude={','.join(slow)}")
-        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, report, interrupted)
+        slow = read_slow_nodes(job_dir)
+        left_out = exclusion(slow, queue.nodes() if slow else None, submission.wants.sbatch)
+        for note in left_out.notes:
+            report(note)
+
+        def queued(*more: str) -> str:
+            return queue.submit(job_dir / SCRIPT_FILE, submission.token, [*options, *more], report, interrupted)
+
+        if left_out.option is None:
+            number = queued()
+        else:
+            names = ", ".join(left_out.nodes)
+            try:
+                number = queued(left_out.option)
+                report(f"without {names}, named slow; to have all nodes remove {job_dir / SLOW_NODES_FILE}")
+            except UserError as error:  # too few others may be left
+                number = queued()
+                report(f"{names}: named slow, but without, {error}; it is submitted as if not named")
         numbered = submission.with_id(number)
         try:
             numbered.save(job_dir)

@@ -1,0 +1,1 @@
+"""What slow_rank.py runs, and how it reports."""
