@@ -91,7 +91,7 @@ fi
 # only writes of it in a comment has guards that do nothing.
 for word in "$@"; do
     key="on_lost_worker['\"]?[[:space:]]*[:=][[:space:]]*['\"]?continue"
-    if [[ $word =~ $key ]] || { [[ -f $word ]] && grep -qE "$key" "$word"; }; then
+    if [[ $word =~ $key ]] || { [[ -f $word ]] && grep -qsE "$key" "$word"; }; then
         export OMPI_MCA_orte_allowed_exit_without_sync=${OMPI_MCA_orte_allowed_exit_without_sync:-1}
     fi
 done
