@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hpc_train.config.job import JobConfig
@@ -56,8 +57,8 @@ def check_stage_dir(job: JobConfig | ProgramConfig) -> None:
     """
     if isinstance(job, ProgramConfig) or job.data.train.stage != "node" or job.data.train.stage_dir is None:
         return
-    if (stage_dir := Path(job.data.train.stage_dir)).exists():
-        folder.check(stage_dir, "stage_dir")
+    if os.path.lexists(stage_dir := job.data.train.stage_dir):
+        folder.check(Path(stage_dir), "stage_dir")
 
 
 def why_not_on(job: JobConfig | ProgramConfig, ranks: int) -> str | None:

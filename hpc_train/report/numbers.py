@@ -152,11 +152,12 @@ def global_batch(history: History) -> int | None:
     """
     if setting(history, "model", "builtin") == "gbdt":
         return None
+    own_steps = setting(history, "run", "strategy") == "async"
     known = [rows for record in history.all_of("start") if (rows := record.number("global_batch")) is not None]
-    if known:
+    if known and not own_steps:
         return int(known[-1])
     batch = as_number(setting(history, "data", "train", "batch_size"))
-    ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
+    ranks = 1 if own_steps else training_ranks(history)
     alike = as_number(setting(history, "run", "mesh", "model")) or 1
     examples = None if batch is None or ranks is None else as_number(batch * ranks // alike)
     return None if examples is None else int(examples)

@@ -90,7 +90,7 @@ class Announcement:
             **job.estimator.params,
         }
         notes = [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]
-        batch = None if plan.is_over else plan.batch
+        batch = plan.batch
         if batch is not None and (changed := batch.warning(plan.first_step)) is not None:
             notes.append(changed)
         show = partial(_show_graph, model=model, x_spec=spec[0] if isinstance(spec, tuple) else spec)

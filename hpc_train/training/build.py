@@ -294,8 +294,10 @@ def _build_model(
         ):
             log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config, name)
+    if job.train_spec.keep_global_batch:
+        world.each(lambda: _check_pieces(model, job, plan, loss.uneven, [one for one, _ in updates.optimizers]))
     own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}
-    batch = plan.batch.settings if plan.batch is not None and not plan.is_over else {}
+    batch = plan.batch.settings if plan.batch is not None else {}
     settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own, **batch})
     state = ModelState(model, world, updates)
     world.each(state.check_ranks)
@@ -311,13 +313,25 @@ def _build_model(
     )
 
 
+def _check_pieces(model: keras.Model, job: TrainingJob, plan: RunPlan, uneven: bool, optimizers: Sequence[Any]) -> None:
+    """UserError where the job could not go on with fewer ranks, which would compute their batches in pieces."""
+    from hpc_train.strategies.synchronous.strategy import check_steps
+
+    pieces = replace(job.config, accumulate_steps=max(2, job.config.accumulate_steps))
+    try:
+        for optimizer in optimizers:
+            check_steps(model, pieces, plan.roles.trainers, uneven, optimizer)
+    except UserError as error:
+        raise UserError(f"train.keep_global_batch, with which fewer ranks compute batches in pieces: {error}") from None
+    if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
+        raise UserError(
+            "train.keep_global_batch: the model takes batches of a fixed number of rows; leave keep_global_batch out, "
+            "or the batch_size of keras.Input"
+        )
+
+
 def _check_model(model: keras.Model, job: TrainingJob, plan: RunPlan) -> None:
     """UserError where `model`, or its layers of ht.parallel, cannot be trained as `job` asks for."""
-    if job.train_spec.keep_global_batch and has_own_train_step(model):
-        raise UserError(
-            f"train.keep_global_batch: the train_step of {type(model).__name__} computes a batch at once, and with "
-            "fewer ranks it would have to take more rows than batch_size; leave it out"
-        )
     if plan.roles.model == 1 and "hpc_train.parallel" not in sys.modules:  # no need to wait for the import of them
         return
     from hpc_train.parallel.checks import check_layers

@@ -31,6 +31,7 @@ def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[E
         "run": asdict(estimator.config),
         "train": {
             "max_steps": train_spec.max_steps,
+            "keep_global_batch": train_spec.keep_global_batch,
             "early_stopping": as_mapping(train_spec.early_stopping),
             "hooks": [name_of(hook) for hook in train_spec.hooks],
             "saving_listeners": [name_of(listener) for listener in train_spec.saving_listeners],

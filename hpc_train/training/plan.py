@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager, Found
+from hpc_train.config.settings import settings_of
 from hpc_train.config.table_schema import read_schema
 from hpc_train.data.hdf5.shards import ShardSet, check_record
 from hpc_train.distributed.world import World
@@ -20,6 +21,7 @@ from hpc_train.engine.strategy import Strategy
 from hpc_train.engine.training_input import saved_progress
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import DATA_FILE, SCHEMA_FILE
 from hpc_train.telemetry.json_files import UnreadableError, load_json
 from hpc_train.text import listed
@@ -38,7 +40,9 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
     found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job.job_dir, manager))))
     decided = world.on_chief(lambda: _decision(job, found.step))
     decision = Decision(**decided) if decided else None
-    batch = _find_batch(world, roles.readers, job, manager, found.step)
+    last = found.step if decision else job.train_spec.max_steps
+    is_over = last is not None and (found.step or 0) >= last
+    batch = None if is_over else _find_batch(world, roles.readers, job, manager, found.step)
     job = job.with_batch(batch)
     shards = _find_shards(world, roles.readers, job, found.step or 0)
     source = job.train_spec.input_fn
@@ -47,7 +51,7 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
         run_id=world.broadcast(uuid.uuid4().hex[:12]),
         roles=roles,
         found=found,
-        max_steps=found.step if decision else job.train_spec.max_steps,
+        max_steps=last,
         decision=decision,
         shards=shards,
         batch=batch,
@@ -70,14 +74,30 @@ def _decision(job: TrainingJob, step: int | None) -> dict[str, Any] | None:
 def _find_batch(
     world: World, readers: int, job: TrainingJob, manager: CheckpointManager, step: int | None
 ) -> GlobalBatch | None:
-    """What each rank gives to a step, by what they gave to those before the checkpoint of `step`. Collective."""
+    """What each rank gives to a step, by what they gave to those before the checkpoint of `step`. Collective.
+
+    Where a run has ended before its first checkpoint, by what it began with.
+    """
 
     def find() -> dict[str, str]:
-        settings = None if step is None else manager.settings(step)
-        return {key: settings[key] for key in (ROWS, ASKED_FOR) if key in settings} if settings else {}
+        settings = _of_a_run_without_checkpoint(job.job_dir) if step is None else manager.settings(step) or {}
+        return {key: settings[key] for key in (ROWS, ASKED_FOR) if key in settings}
 
-    before = world.on_chief(find) if step is not None else {}
+    before = world.on_chief(find)
     return world.each(lambda: GlobalBatch.of(job.train_spec, job.config, readers, before))
+
+
+def _of_a_run_without_checkpoint(job_dir: Path) -> dict[str, str]:
+    """The settings of its batch, as far as its job-dir tells."""
+    before = JobDir(job_dir)
+    starts = [record.number("global_batch") for record in before.records(lambda kind: kind == "start")]
+    if not starts or (rows := starts[-1]) is None:
+        return {}
+    try:
+        asked = settings_of(before.job().value).get(ASKED_FOR)
+    except UserError:
+        return {}
+    return {ROWS: f"{rows:.0f}"} | ({ASKED_FOR: asked} if asked is not None else {})
 
 
 def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tuple[ShardSet | None, ...]:

@@ -45,7 +45,11 @@ def check(folder: Path, named_by: str) -> str:
     """
     where = f"data.train.{named_by}" if not named_by.startswith("$") else f"data.train.stage: {named_by}"
     advice = "give a folder on a disk of the node as stage_dir, or leave `stage` out"
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:  # below one that this user may not enter, or too long a name
+        raise UserError(f"{where}: {folder}: cannot be looked at: {error.strerror}; {advice}") from None
+    if not is_folder:
         raise UserError(f"{where}: {folder}: is no folder of this node; {advice}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"{where}: {folder}: cannot be written; {advice}")

@@ -97,7 +97,7 @@ class _Copier:
     ) -> None:
         self._shards, self._folder, self._kind = shards, folder, kind
         self._board, self._use, self._thread = board, use, thread
-        self._lock, self._next = threading.Lock(), 0
+        self._lock, self._next = threading.Condition(), 0
         self._copied, self._bytes, self._open, self._under_way = 0, 0, 0, 0
         self._full, self._stopped = "", False
         self._error: BaseException | None = None
@@ -115,6 +115,9 @@ class _Copier:
                     state = READY
                 except OSError as error:
                     log.warning(visible(f"stage: {path}: {error.strerror or error}; it is read where it is"))
+                except BaseException:
+                    self._give_back(number, size, state, copy)
+                    raise
                 self._give_back(number, size, state, copy)
         except StoppedError:
             self._stopped = True
@@ -137,9 +140,14 @@ class _Copier:
         """The next shard that there is room for."""
         with self._lock:
             while self._next < len(self._shards):
-                number, size = self._next, self._shards[self._next][1]
-                self._next += 1
+                size = self._shards[self._next][1]
                 room = min(self._budget - self._bytes, room_bytes(self._folder, self._kind)) - self._under_way
+                if size > room and self._under_way:  # of which a part is written, and counted twice
+                    self._lock.wait(POLL_SECS)
+                    if self._thread.is_stopped():
+                        raise StoppedError
+                    continue
+                number, self._next = self._next, self._next + 1
                 if self._open >= most_copies():
                     self._full = "this process may open no more files"
                 elif size > room:
@@ -153,6 +161,7 @@ class _Copier:
     def _give_back(self, number: int, size: int, state: int, copy: int) -> None:
         with self._lock:
             self._under_way -= size
+            self._lock.notify_all()
             if state == READY:
                 self._copied, self._bytes = self._copied + 1, self._bytes + size
                 self._board.note(number, READY, copy)

@@ -180,6 +180,7 @@ def test_what_does_not_fit_or_fails_is_read_where_it_is(
     shards: ShardSet, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
+    monkeypatch.setattr(stager, "COPIES_AT_ONCE", 1)
     rooms = iter([1 << 40, shards.file_bytes[0], 1 << 30, shards.file_bytes[2] - 1])
     monkeypatch.setattr(stager, "room_bytes", lambda *a: next(rooms))
     make = stager.copy_of
@@ -257,8 +258,9 @@ def test_a_rank_that_ends_first_is_no_cause_for_a_warning(
 
 
 def test_a_copy_that_training_does_not_wait_for_is_no_cause_for_a_warning(
-    shards: ShardSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shards: ShardSet, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stager, "COPIES_AT_ONCE", 1)
     board = Board.new(tmp_path, 3)
     thread = Thread(lambda: copy_shards(shards.paths, shards.file_bytes, tmp_path, "ext4", board, use, thread))
 
@@ -297,3 +299,22 @@ def test_the_room_is_shared_by_all_copies(shards: ShardSet, tmp_path: Path, monk
     run(lambda t: copy_shards(shards.paths, shards.file_bytes, tmp_path, "tmpfs", board, use, t))
     assert sorted(taken) == [0, 1]
     assert [state for state, *_ in board.read()] == [READY, READY, REFUSED]
+
+
+def test_what_is_being_written_does_not_count_twice(
+    shards: ShardSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, sizes, copy_of = shards.paths * 3, shards.file_bytes * 3, stager.copy_of
+    written: list[int] = []
+
+    def copy_and_count(path: str, size: int, folder: Path, is_stopped: Callable[[], bool]) -> int:
+        written.append(size)
+        return copy_of(path, size, folder, is_stopped)
+
+    monkeypatch.setattr(stager, "copy_of", copy_and_count)
+    monkeypatch.setattr(stager, "room_bytes", lambda *a: sum(sizes) - sum(written))
+    board, copies = Board.new(tmp_path, len(paths)), LocalCopies()
+    run(lambda t: copy_shards(paths, sizes, tmp_path, "ext4", board, copies.add, t))
+    assert [state for state, *_ in board.read()] == [READY] * len(paths)
+    copies.close()
+    board.close()
