@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_servers_and_the_last_worker_are_not_done_without(make_job: MakeJob) -> 
 def test_whenever_a_worker_dies_all_steps_are_made(
     make_job: MakeJob, env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chance, tally, steps = random.Random(len(env)), Counter[str](), 200
+    chance, tally, steps = random.Random(len(env)), Counter[str](), 200 if env else 400
     for number in range(TRIES):
         job = make_job(
             f"job{number}",
@@ -153,14 +154,18 @@ def test_whenever_a_worker_dies_all_steps_are_made(
             train={"max_steps": steps},
             eval=EVAL,
         )
-        lost, moment = chance.choice([2, 3]), chance.randrange(1, steps * 9 // 10)
+        lost, moment = (
+            chance.choice([2, 3]),
+            chance.randrange(1, steps * 6 // 10),
+        )  # of which status.json tells a second later
         with Launched(job, ranks=RANKS, **env) as run:
             wait_for(
                 lambda run=run, moment=moment: run.status.get("step", 0) >= moment or run.process.poll() is not None,
                 lambda run=run: str(run),
             )
             time.sleep(chance.random() / 10)  # anywhere in a step
-            os.kill(pid_of(job, lost), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has left already
+                os.kill(pid_of(job, lost), signal.SIGKILL)
             assert run.end() == 0, f"try {number}: {lost} at {moment}\n{run}"
         assert (run.status["state"], run.status["step"]) == ("succeeded", steps), str(run)
         assert int(variables(job.job_dir, steps)["optimizer/adam.iteration"]) == steps
