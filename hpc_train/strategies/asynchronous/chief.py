@@ -21,12 +21,12 @@ from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.losses import Losses
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import GAP, OWN_SECS, Rate, own_of, shares_of
+from hpc_train.telemetry.progress import BESIDE, GAP, OWN_SECS, Rate, own_of, shares_of
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
 
-PARTS = (*(name for name in SPENT if name not in ("all", GAP)), "other", GAP)
+PARTS = (*(name for name in SPENT if name not in ("all", GAP, BESIDE)), "other", GAP)
 """What a worker's time is divided into, and its gap beside them."""
 
 

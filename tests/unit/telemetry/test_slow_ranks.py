@@ -135,6 +135,21 @@ def test_own_time_leaves_out_what_is_waited_for() -> None:
     assert taken is not None and taken[OWN_SECS] == pytest.approx((2.0 - 0.2 - 0.4) / 2)
 
 
+@pytest.mark.parametrize("gap_secs", [None, 0.5])
+def test_hooks_and_records_are_not_a_ranks_own_time(gap_secs: float | None) -> None:
+    """Of a step in flight: as far as its device waited for the host."""
+    clock = iter([0.0, 1.0, 2.0])
+    times = TimeShares(lambda: next(clock))
+    times.resume(0.0)
+    times.step(8, 0.1, 0.4, gap_secs=gap_secs, beside_secs=0.3)
+    times.step(8, 0.1, 0.2, gap_secs=gap_secs, beside_secs=0.6)
+    taken = times.take()
+    assert taken is not None and "beside" not in taken
+    own = 2.0 - 0.1 - 0.3 - (0.6 if gap_secs is None else gap_secs)
+    assert taken[OWN_SECS] == pytest.approx(own / 2)
+    assert taken["other"] == pytest.approx((2.0 - 0.1 - 0.6) / 2), "they are in other"
+
+
 def test_nodes_are_kept_for_the_next_start(tmp_path: Path) -> None:
     assert read_slow_nodes(tmp_path) == ()
     add_slow_node(tmp_path, "n2", {"rank": 3})
