@@ -23,6 +23,7 @@ from hpc_train.engine.steps_in_flight import Stream
 from hpc_train.errors import UserError
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep, LocalGradients
 from hpc_train.strategies.asynchronous.parts import AsyncParts
+from hpc_train.telemetry.gpu_clock import GpuClock
 from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
 
@@ -120,7 +121,7 @@ class AsyncWorker:
         self._waits = False
         self._no_more, self._asked_to_stop, self._asked_to_finish = tickets == 0, False, False
         self._times, self._computing, self._exchange = TimeShares(), Stopwatch(), Stopwatch()
-        self._beside = Stopwatch()
+        self._beside, self._gpu = Stopwatch(), GpuClock()
         self._waited_secs = self._done_at = 0.0
 
     def work(self) -> None:
@@ -278,7 +279,7 @@ class AsyncWorker:
         self._times.step(rows, self._waited_secs, computing + exchanged, exchanged, gap_secs=gap, beside_secs=beside)
 
     def _push(self, taken: _InFlight, computed: LocalGradients) -> None:
-        worker, spent = self._worker, self._times.take_secs()
+        worker, spent = self._worker, {**self._times.take_secs(), **self._gpu.taken()}
         worker.versions = taken.versions
         if computed.finite:
             sent = [view_of(tensor) for tensor in taken.carried]

@@ -12,6 +12,8 @@ import pytest
 from hpc_train.config.run_config import RunConfig
 from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without, read_slow_nodes
 from hpc_train.telemetry.cpu_clock import CLOCK, TAKEN, CpuClock, in_words
+from hpc_train.telemetry.gpu_clock import GPU_CLOCK, GPU_HELD, GpuClock
+from hpc_train.telemetry.gpu_clock import in_words as of_gpu
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import OWN_SECS, TimeShares
@@ -197,6 +199,65 @@ def test_the_clock_is_told_where_the_machine_does(tmp_path: Path) -> None:
     assert CpuClock(1, tmp_path).taken()[CLOCK] == 0.5
     assert in_words(1.0, 0.0, 0.1) == ""
     assert in_words(None, 4.0).startswith("its core was throttled 4 times")
+
+
+class Gpu:
+    """What pynvml shows of one GPU."""
+
+    def __init__(self, **lacks: bool) -> None:
+        self.asked, self.mhz, self.bits, self.lacks = 0, 990, 0x24, lacks
+
+    def nvmlInit(self) -> None:
+        if "init" in self.lacks:
+            raise RuntimeError("Driver Not Loaded")
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
+        return f"number {number}"
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:
+        return name
+
+    def nvmlDeviceGetMaxClockInfo(self, device: str, kind: int) -> int:
+        assert (device, kind) in (("number 3", 1), ("GPU-7", 1))
+        self.asked += 1
+        return 1980
+
+    def nvmlDeviceGetClockInfo(self, device: str, kind: int) -> int:
+        return self.mhz
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: str) -> int:
+        if "reasons" in self.lacks:
+            raise AttributeError("another version")
+        return self.bits
+
+
+@pytest.mark.parametrize("visible", ["3,5", "GPU-7"])
+def test_what_holds_a_gpu_down_is_told(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    now, library = 0.0, Gpu()
+    gpu = GpuClock(library, lambda: now)
+    told = gpu.taken()
+    assert told == {GPU_CLOCK: 0.5, GPU_HELD: 0x24}
+    words = "its GPU is held down by its power limit and heat; its GPU's clock is at 50% of the highest"
+    assert of_gpu(*told.values()) == words
+    library.mhz, library.bits = 1980, 0x1
+    assert gpu.taken() == told and library.asked == 1, "once a second at most"
+    now = 1.0
+    assert gpu.taken() == {GPU_CLOCK: 1.0, GPU_HELD: 1.0} and of_gpu(1.0, 1.0) == "", "idle is no reason"
+    assert GpuClock(Gpu(reasons=True)).taken() == {GPU_CLOCK: 0.5}
+
+
+@pytest.mark.parametrize(("visible", "lacks"), [("-1", {}), ("", {}), ("3", {"init": True}), ("MIG-1", {})])
+def test_where_there_is_no_gpu_nothing_is_told(
+    visible: str, lacks: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert GpuClock(Gpu(**lacks)).taken() == {}
+
+
+@pytest.mark.parametrize("held", [float("nan"), float("inf"), -1.0, 1e300])
+def test_what_is_no_set_of_bits_says_nothing(held: float) -> None:
+    assert of_gpu(None, held) == ""
 
 
 def test_cores_that_others_have_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
