@@ -32,24 +32,8 @@ APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-(
-    FLAG,
-    VERSION,
-    KIND,
-    LOSS,
-    ROWS,
-    ALL,
-    INPUT,
-    COMPUTE,
-    COMMUNICATION,
-    WEIGHT,
-    GAP,
-    HELD,
-    WAITS,
-    BESIDE,
-    GPU_CLOCK,
-    GPU_HELD,
-) = range(16)
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT, GAP, HELD, WAITS = range(13)
+BESIDE, GPU_CLOCK, GPU_HELD = range(13, HEADER_WORDS)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied. HELD:
 whether the worker's pulls are overtaken by publications, which wait. WAITS: the ticket that it waits with and 1; 0: it

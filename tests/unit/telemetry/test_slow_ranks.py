@@ -99,14 +99,14 @@ def test_a_slow_rank_is_told_once_everywhere(tmp_path: Path, caplog: pytest.LogC
     log, metrics, status = slow_rank_log(tmp_path, exclude=lambda host, about: excluded.append(host))
     with metrics, caplog.at_level("WARNING", "hpc_train"):
         for step in range(1, 31):
-            log.record(step, {OWN_SECS: [SECS, SECS, SECS, 1.5 * SECS], CLOCK: [1, 1, 1, 0.5]})
+            log.record(step, {OWN_SECS: [SECS, SECS, SECS, 1.5 * SECS], CLOCK: [1, 1, 1, 0.5], GPU_HELD: [0, 0, 0, 64]})
         log.sum_up()
         log.sum_up()
     status.write()
     (line,) = [record.message for record in caplog.records]
     assert line == (
         "rank 3 on n1 (CPU) is slow: its own part of a step takes 75ms, 1.50 times the median of the other ranks; "
-        "its core's clock is at 50% of the highest"
+        "its GPU is held down by heat; its core's clock is at 50% of the highest"
     )
     (entry,) = sound_slow_ranks(read_status(tmp_path)["slow_ranks"]) or []
     assert (entry["rank"], entry["host"], entry["ratio"], entry["step"]) == (3, "n1", 1.5, ENOUGH)
