@@ -71,7 +71,7 @@ def of_package(in_flight: int, steps: int, by_part: bool) -> dict[str, Any]:
             "watchdog": ((Watchdog, "at"),),
             "hooks": ((Lifecycle, "before_step"), (Lifecycle, "after_step")),
             "rates and shares": ((TrainingLoop, "_count"),),
-            "records, checkpoints": ((TrainingLoop, "_report"), (TrainingLoop, "_compare_and_save")),
+            "records, checkpoints": tuple((TrainingLoop, name) for name in ("_report", "_compare", "_save")),
             "the report's numbers": ((step_report, "to_host"),),
         }
         for part, functions in parts.items() if by_part else ():

@@ -22,7 +22,7 @@ import hpc_train as ht
 from hpc_train.engine import train_step
 from hpc_train.engine.step_report import Flags, StepReport, TrainStep, reporting
 
-ROWS, UNITS = 512, 4096
+ROWS, UNITS = 2048, 4096
 """Of a batch; of the layer."""
 RECENT = 5
 """Steps over which a rank's own time is measured, to be lengthened."""

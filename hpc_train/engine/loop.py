@@ -23,7 +23,7 @@ from hpc_train.lazy import tf
 from hpc_train.model.learning_rate import rate_of
 from hpc_train.resilience.watchdog import TRAINING
 from hpc_train.telemetry.cpu_clock import CpuClock
-from hpc_train.telemetry.progress import Rate, TimeShares
+from hpc_train.telemetry.progress import Rate, Stopwatch, TimeShares
 from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
 
 End = Literal["max_steps", "end of input", "stopped early", "signal", "rollback"]
@@ -92,7 +92,7 @@ class TrainingLoop:
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
-        self._examples, self._clock = 0, CpuClock(world.cores)
+        self._examples, self._clock, self._beside = 0, CpuClock(world.cores), Stopwatch()
 
     def run(self, first_step: int) -> Outcome:
         """Trains from `first_step` (steps done) to `max_steps`, the input's end, or a request to stop. Collective.
@@ -175,7 +175,8 @@ class TrainingLoop:
         interval = self._config.checkpoint_interval_secs
         overdue = self._world.is_chief and interval is not None and time.monotonic() - self._last_save >= interval
         if not self._in_flight:
-            self._control.before_step(step)
+            with self._beside:
+                self._control.before_step(step)
         flags = Flags(
             stop=self._signals.received is not None,
             save=overdue,
@@ -202,16 +203,20 @@ class TrainingLoop:
             return False
         if report.applied:
             self._policy.step_was_good()
-        self._control.after_step(self._step, report.loss)
-        if report.raised.news:
-            self._control.at_news()
+        with self._beside:
+            self._control.after_step(self._step, report.loss)
+            if report.raised.news:
+                self._control.at_news()
         self._count(taken.rows, read_at - taken.begun, report)
         self._follow(report.raised)
         last = self._is_last and not self._in_flight
-        self._report(report, last)
-        self._compare_and_save(last)
+        with self._beside:
+            self._report(report, last)
+            self._compare()
+        self._save(last)
         if self._in_flight:  # whose turn it is now
-            self._control.before_step(self._step + 1)
+            with self._beside:
+                self._control.before_step(self._step + 1)
         return True
 
     def _follow(self, raised: Flags) -> None:
@@ -259,7 +264,8 @@ class TrainingLoop:
             begun_at = max(report.begun_at, self._done_at)
             gap_secs = begun_at - self._done_at if self._done_at else None
             step_secs, self._done_at = report.done_at - begun_at, report.done_at
-        self._times.step(rows, waited, step_secs, report.communication_secs, report.apply_secs, gap_secs)
+        beside_secs, parts = self._beside.take(), (report.communication_secs, report.apply_secs)
+        self._times.step(rows, waited, step_secs, *parts, gap_secs, beside_secs)
 
     def _report(self, report: StepReport, last: bool) -> None:
         """Reports the step that was taken. Collective where it is for the metrics."""
@@ -289,8 +295,8 @@ class TrainingLoop:
                 )
             )
 
-    def _compare_and_save(self, last: bool) -> None:
-        """Compares the replicas, and saves, where that is due after this step. Collective."""
+    def _compare(self) -> None:
+        """Compares the replicas where that is due after this step. Collective."""
         step, config = self._step, self._config
         if config.check_replicas_steps and step % config.check_replicas_steps == 0:
             self._watchdog.at("comparing replicas", step)
@@ -299,6 +305,10 @@ class TrainingLoop:
             except JobEndedError:
                 self._control.before_halt(step)
                 raise
+
+    def _save(self, last: bool) -> None:
+        """Saves where that is due after this step. Collective."""
+        step, config = self._step, self._config
         due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
         asked = self._save_asked and not self._in_flight
         if not last and (asked or due):
@@ -308,6 +318,7 @@ class TrainingLoop:
             self._last_save = time.monotonic()
             self._rate.resume()
             self._times.resume(self._batches.waited_secs)
+            self._beside.take()
 
 
 @dataclass(frozen=True)

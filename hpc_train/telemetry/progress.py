@@ -27,6 +27,8 @@ SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 OWN_SECS = "own_secs"
 """The seconds that a step takes a rank alone, without what it waits for: input, other ranks, checkpoints."""
+BESIDE = "beside"
+"""The seconds beside steps, which are not one of the shares: hooks, records, reports. They are in "other"."""
 GAP = "gap"
 """Beside them, and not one of them: the share of the time in which the device waits for the host."""
 
@@ -157,13 +159,16 @@ def shares_of(secs: Mapping[str, float]) -> dict[str, float] | None:
     """
     if secs["all"] <= 0:
         return None
-    shares = {name: part / secs["all"] for name, part in secs.items() if name != "all"}
+    shares = {name: part / secs["all"] for name, part in secs.items() if name not in ("all", BESIDE)}
     return {**shares, "other": max(0.0, 1 - sum(share for name, share in shares.items() if name != GAP))}
 
 
 def own_of(secs: Mapping[str, float]) -> float:
-    """The seconds, of those that `shares_of` takes, that a rank has waited for nothing in."""
-    return max(0.0, secs["all"] - sum(secs.get(name, 0.0) for name in ("input", "communication", "checkpoint")))
+    """The seconds, of those that `shares_of` takes, that a rank has waited for nothing in.
+
+    Without what is beside steps: the chief has more of it than others, and in a hook a rank may wait for others.
+    """
+    return max(0.0, secs["all"] - sum(secs.get(name, 0.0) for name in ("input", "communication", "checkpoint", BESIDE)))
 
 
 class TimeShares:
@@ -175,7 +180,7 @@ class TimeShares:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._mark: tuple[float, float] | None = None
-        self._recent, self._rows, self._steps = dict.fromkeys(("all", *SHARES), 0.0), 0, 0
+        self._recent, self._rows, self._steps = dict.fromkeys(("all", *SHARES, BESIDE), 0.0), 0, 0
         self._whole = (0.0, 0.0)
         self._gap: float | None = None
 
@@ -191,21 +196,25 @@ class TimeShares:
         communication_secs: float = 0.0,
         apply_secs: float = 0.0,
         gap_secs: float | None = None,
+        beside_secs: float = 0.0,
     ) -> None:
         """A step over `rows` of this rank is done, which took `step_secs`, with its communication and its update.
 
         Args:
-            gap_secs: From the end of the step before to its beginning, where that is known: what is waited for input
-                while a step is in flight holds nothing up, and does not count.
+            gap_secs: From the end of the step before to its beginning, where that is known: what is waited for input,
+                or done beside steps, while a step is in flight holds nothing up, and does not count.
+            beside_secs: What hooks, records and reports have taken since the step before.
         """
         now = self._clock(), waited_secs
         if self._mark is not None:
             secs, waited = now[0] - self._mark[0], now[1] - self._mark[1]
             if gap_secs is not None:
                 waited = min(waited, gap_secs)
+                beside_secs = min(beside_secs, gap_secs - waited)
                 self._gap = (self._gap or 0.0) + gap_secs
             compute = step_secs - communication_secs - apply_secs
             self._add(all=secs, input=waited, compute=compute, communication=communication_secs, apply=apply_secs)
+            self._add(beside=beside_secs)
             self._rows, self._steps = self._rows + rows, self._steps + 1
             self._whole = self._whole[0] + secs, self._whole[1] + waited
         self._mark = now

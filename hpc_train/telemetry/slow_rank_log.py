@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpc_train.telemetry import cpu_clock
+from hpc_train.telemetry import cpu_clock, gpu_clock
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import OWN_SECS
 from hpc_train.telemetry.slow_ranks import SlowRank, SlowRanks
@@ -49,7 +49,7 @@ class SlowRankLog:
         self._step = 0
 
     def record(self, step: int, by_rank: Mapping[str, Sequence[float | None]]) -> None:
-        """A record; `by_rank` has OWN_SECS where it is known, and what cpu_clock tells."""
+        """A record; `by_rank` has OWN_SECS where it is known, and what cpu_clock and gpu_clock tell."""
         self._step = step
         own = list(by_rank.get(OWN_SECS, []))[: len(self._ranks)]
         for rank, secs in enumerate(own):
@@ -77,7 +77,9 @@ class SlowRankLog:
             values = by_rank.get(name, [])
             return values[slow.rank] if slow.rank < len(values) else None
 
-        why = cpu_clock.in_words(*map(told, (cpu_clock.CLOCK, cpu_clock.THROTTLED, cpu_clock.TAKEN)))
+        of_core = cpu_clock.in_words(*map(told, (cpu_clock.CLOCK, cpu_clock.THROTTLED, cpu_clock.TAKEN)))
+        of_gpu = gpu_clock.in_words(*map(told, (gpu_clock.GPU_CLOCK, gpu_clock.GPU_HELD)))
+        why = "; ".join(filter(None, (of_gpu, of_core)))
         found = {"rank": slow.rank, "host": host, "ratio": round(slow.ratio, 3), "step": slow.step, "why": why}
         self._named.append(found)
         self._status.update(slow_ranks=self._named)

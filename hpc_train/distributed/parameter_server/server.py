@@ -7,6 +7,7 @@ Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,7 @@ class Applied:
     Attributes:
         workers: Whose gradients it was made of; bad: those of them whose numbers were not finite.
         staleness: In updates. loss: mean over the workers. examples: all together.
-        spent: By worker, the seconds that layout.SPENT names.
+        spent: By worker, the seconds that layout.SPENT names, and what layout.GPU names, where known.
     """
 
     workers: tuple[int, ...]
@@ -250,10 +251,15 @@ class Server:
                 staleness,
                 sum(box.number(at.LOSS) for box in boxes) / sum(box.number(at.WEIGHT) for box in boxes),
                 sum(int(box.number(at.ROWS)) for box in boxes),
-                tuple({name: box.number(word) for name, word in at.SPENT.items()} for box in boxes),
+                tuple(_told(box) for box in boxes),
                 bad,
             )
         )
+
+
+def _told(box: Mailbox) -> dict[str, float]:
+    numbers = {name: box.number(word) for name, word in {**at.SPENT, **at.GPU}.items()}
+    return {name: number for name, number in numbers.items() if not math.isnan(number)}
 
 
 def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:

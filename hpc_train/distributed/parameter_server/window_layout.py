@@ -33,13 +33,16 @@ APPLIED = 16
 
 HEADER_WORDS = 16
 FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT, GAP, HELD, WAITS = range(13)
+BESIDE, GPU_CLOCK, GPU_HELD = range(13, HEADER_WORDS)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied. HELD:
 whether the worker's pulls are overtaken by publications, which wait. WAITS: the ticket that it waits with and 1; 0: it
 waits for none."""
-SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION, "gap": GAP}
+SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION, "gap": GAP, "beside": BESIDE}
 """What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known.
-The gap, in which its device waited for the host, is beside the others."""
+The gap, in which its device waited for the host, is beside the others, and so is what its hooks took."""
+GPU = {"gpu_clock": GPU_CLOCK, "gpu_held": GPU_HELD}
+"""What a worker's GPU was like, as telemetry.gpu_clock has it; NaN where not known."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH, ALL_APPLIED = 1, 2, 3, 4
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed; all steps have been made, and those who wait for tickets may leave."""

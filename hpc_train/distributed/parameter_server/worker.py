@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -155,7 +156,7 @@ class Worker:
         Args:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
             carried: Arrays that the first server keeps.
-            spent: The seconds that SPENT names; None: unknown.
+            spent: The seconds that SPENT names, and what GPU names, where known; None: unknown.
             weight: By which gradients and loss are multiplied.
         """
         with self._helped():
@@ -219,6 +220,8 @@ class Worker:
         numbers[at.LOSS], numbers[at.ROWS], numbers[at.WEIGHT] = loss, examples, weight
         for name, word in at.SPENT.items():
             numbers[word] = 0.0 if spent is None else spent.get(name, 0.0)
+        for name, word in at.GPU.items():
+            numbers[word] = math.nan if spent is None else spent.get(name, math.nan)
         servers = list(enumerate(self._layouts))
         if kind == at.LEAVES:  # the first server lets the others go once it has heard of it
             servers.reverse()

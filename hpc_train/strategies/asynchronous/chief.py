@@ -11,7 +11,7 @@ from dataclasses import replace
 from hpc_train.distributed.parameter_server.clocks import mean_of
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.server import Applied, Server
-from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
+from hpc_train.distributed.parameter_server.window_layout import FINISH, GPU, SPENT
 from hpc_train.distributed.world import World
 from hpc_train.engine.background_evaluation import BackgroundEvaluation, LastSnapshot
 from hpc_train.engine.lifecycle import Lifecycle
@@ -21,12 +21,12 @@ from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.losses import Losses
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import GAP, OWN_SECS, Rate, own_of, shares_of
+from hpc_train.telemetry.progress import BESIDE, GAP, OWN_SECS, Rate, own_of, shares_of
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
 
-PARTS = (*(name for name in SPENT if name not in ("all", GAP)), "other", GAP)
+PARTS = (*(name for name in SPENT if name not in ("all", GAP, BESIDE)), "other", GAP)
 """What a worker's time is divided into, and its gap beside them."""
 
 
@@ -65,6 +65,7 @@ class AsyncChief:
         self._spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
         self._steps = [0] * roles.readers
         self._all_spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
+        self._gpus: list[dict[str, float]] = [{} for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._reported_at = 0.0
         self._examples, self._counting_since = [0.0] * roles.readers, math.nan
@@ -122,6 +123,7 @@ class AsyncChief:
         for worker, spent in zip(update.workers, update.spent, strict=True):
             self._steps[worker] += 1
             self._examples[worker] += update.examples / len(update.workers)
+            self._gpus[worker] = {name: spent[name] for name in GPU if name in spent}
             for sums in (self._spent[worker], self._all_spent[worker]):
                 for name in sums:
                     sums[name] += spent[name]
@@ -211,6 +213,7 @@ class AsyncChief:
                     "examples_per_sec": [*servers, *rates],
                     **{part: [*servers, *(share[part] for share in shares)] for part in PARTS},
                     OWN_SECS: [*servers, *own],
+                    **{name: [*servers, *(gpu.get(name) for gpu in self._gpus)] for name in GPU if any(self._gpus)},
                 },
                 more=staleness,
                 staleness=clocks.histogram,

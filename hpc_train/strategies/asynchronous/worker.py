@@ -23,6 +23,7 @@ from hpc_train.engine.steps_in_flight import Stream
 from hpc_train.errors import UserError
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep, LocalGradients
 from hpc_train.strategies.asynchronous.parts import AsyncParts
+from hpc_train.telemetry.gpu_clock import GpuClock
 from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
 
@@ -120,6 +121,7 @@ class AsyncWorker:
         self._waits = False
         self._no_more, self._asked_to_stop, self._asked_to_finish = tickets == 0, False, False
         self._times, self._computing, self._exchange = TimeShares(), Stopwatch(), Stopwatch()
+        self._beside, self._gpu = Stopwatch(), GpuClock()
         self._waited_secs = self._done_at = 0.0
 
     def work(self) -> None:
@@ -217,7 +219,8 @@ class AsyncWorker:
         self._get_parameters()
         self._watchdog.at(f"training step {number}", None)
         if not self._in_flight:
-            self._hooks.before_step(number)
+            with self._beside:
+                self._hooks.before_step(number)
         with self._computing, self._stream.dispatching():
             gradients = self._gradients(batch)
             carried = self._read_carried()
@@ -252,12 +255,14 @@ class AsyncWorker:
         self._count(taken.rows, computed)
         with self._exchange:
             self._push(taken, computed)
-        self._hooks.after_step(taken.number, computed.loss)
+        with self._beside:
+            self._hooks.after_step(taken.number, computed.loss)
         if self._hooks.stop_requested is not None and not self._asked_to_finish:
             self._asked_to_finish = True
             self._worker.ask_to_stop(FINISH)
         if self._in_flight:  # whose turn it is now
-            self._hooks.before_step(self._in_flight[0].number)
+            with self._beside:
+                self._hooks.before_step(self._in_flight[0].number)
 
     def _count(self, rows: int, computed: LocalGradients) -> None:
         """Counts a gradient: what is exchanged beside one that is computed holds nothing up, and does not count."""
@@ -270,10 +275,11 @@ class AsyncWorker:
                 gap = begun_at - self._done_at
                 exchanged = min(exchanged, max(0.0, gap - waited))
             computing, self._done_at = computed.done_at - begun_at, computed.done_at
-        self._times.step(rows, self._waited_secs, computing + exchanged, exchanged, gap_secs=gap)
+        beside = self._beside.take()
+        self._times.step(rows, self._waited_secs, computing + exchanged, exchanged, gap_secs=gap, beside_secs=beside)
 
     def _push(self, taken: _InFlight, computed: LocalGradients) -> None:
-        worker, spent = self._worker, self._times.take_secs()
+        worker, spent = self._worker, {**self._times.take_secs(), **self._gpu.taken()}
         worker.versions = taken.versions
         if computed.finite:
             sent = [view_of(tensor) for tensor in taken.carried]

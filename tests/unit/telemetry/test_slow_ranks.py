@@ -12,6 +12,8 @@ import pytest
 from hpc_train.config.run_config import RunConfig
 from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without, read_slow_nodes
 from hpc_train.telemetry.cpu_clock import CLOCK, TAKEN, CpuClock, in_words
+from hpc_train.telemetry.gpu_clock import GPU_CLOCK, GPU_HELD, GpuClock
+from hpc_train.telemetry.gpu_clock import in_words as of_gpu
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import OWN_SECS, TimeShares
@@ -97,14 +99,14 @@ def test_a_slow_rank_is_told_once_everywhere(tmp_path: Path, caplog: pytest.LogC
     log, metrics, status = slow_rank_log(tmp_path, exclude=lambda host, about: excluded.append(host))
     with metrics, caplog.at_level("WARNING", "hpc_train"):
         for step in range(1, 31):
-            log.record(step, {OWN_SECS: [SECS, SECS, SECS, 1.5 * SECS], CLOCK: [1, 1, 1, 0.5]})
+            log.record(step, {OWN_SECS: [SECS, SECS, SECS, 1.5 * SECS], CLOCK: [1, 1, 1, 0.5], GPU_HELD: [0, 0, 0, 64]})
         log.sum_up()
         log.sum_up()
     status.write()
     (line,) = [record.message for record in caplog.records]
     assert line == (
         "rank 3 on n1 (CPU) is slow: its own part of a step takes 75ms, 1.50 times the median of the other ranks; "
-        "its core's clock is at 50% of the highest"
+        "its GPU is held down by heat; its core's clock is at 50% of the highest"
     )
     (entry,) = sound_slow_ranks(read_status(tmp_path)["slow_ranks"]) or []
     assert (entry["rank"], entry["host"], entry["ratio"], entry["step"]) == (3, "n1", 1.5, ENOUGH)
@@ -133,6 +135,21 @@ def test_own_time_leaves_out_what_is_waited_for() -> None:
     times.step(8, waited_secs=0.2, step_secs=0.7, communication_secs=0.1)
     taken = times.take()
     assert taken is not None and taken[OWN_SECS] == pytest.approx((2.0 - 0.2 - 0.4) / 2)
+
+
+@pytest.mark.parametrize("gap_secs", [None, 0.5])
+def test_hooks_and_records_are_not_a_ranks_own_time(gap_secs: float | None) -> None:
+    """Of a step in flight: as far as its device waited for the host."""
+    clock = iter([0.0, 1.0, 2.0])
+    times = TimeShares(lambda: next(clock))
+    times.resume(0.0)
+    times.step(8, 0.1, 0.4, gap_secs=gap_secs, beside_secs=0.3)
+    times.step(8, 0.1, 0.2, gap_secs=gap_secs, beside_secs=0.6)
+    taken = times.take()
+    assert taken is not None and "beside" not in taken
+    own = 2.0 - 0.1 - 0.3 - (0.6 if gap_secs is None else gap_secs)
+    assert taken[OWN_SECS] == pytest.approx(own / 2)
+    assert taken["other"] == pytest.approx((2.0 - 0.1 - 0.6) / 2), "they are in other"
 
 
 def test_nodes_are_kept_for_the_next_start(tmp_path: Path) -> None:
@@ -182,6 +199,65 @@ def test_the_clock_is_told_where_the_machine_does(tmp_path: Path) -> None:
     assert CpuClock(1, tmp_path).taken()[CLOCK] == 0.5
     assert in_words(1.0, 0.0, 0.1) == ""
     assert in_words(None, 4.0).startswith("its core was throttled 4 times")
+
+
+class Gpu:
+    """What pynvml shows of one GPU."""
+
+    def __init__(self, **lacks: bool) -> None:
+        self.asked, self.mhz, self.bits, self.lacks = 0, 990, 0x24, lacks
+
+    def nvmlInit(self) -> None:
+        if "init" in self.lacks:
+            raise RuntimeError("Driver Not Loaded")
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
+        return f"number {number}"
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:
+        return name
+
+    def nvmlDeviceGetMaxClockInfo(self, device: str, kind: int) -> int:
+        assert (device, kind) in (("number 3", 1), ("GPU-7", 1))
+        self.asked += 1
+        return 1980
+
+    def nvmlDeviceGetClockInfo(self, device: str, kind: int) -> int:
+        return self.mhz
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: str) -> int:
+        if "reasons" in self.lacks:
+            raise AttributeError("another version")
+        return self.bits
+
+
+@pytest.mark.parametrize("visible", ["3,5", "GPU-7"])
+def test_what_holds_a_gpu_down_is_told(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    now, library = 0.0, Gpu()
+    gpu = GpuClock(library, lambda: now)
+    told = gpu.taken()
+    assert told == {GPU_CLOCK: 0.5, GPU_HELD: 0x24}
+    words = "its GPU is held down by its power limit and heat; its GPU's clock is at 50% of the highest"
+    assert of_gpu(*told.values()) == words
+    library.mhz, library.bits = 1980, 0x1
+    assert gpu.taken() == told and library.asked == 1, "once a second at most"
+    now = 1.0
+    assert gpu.taken() == {GPU_CLOCK: 1.0, GPU_HELD: 1.0} and of_gpu(1.0, 1.0) == "", "idle is no reason"
+    assert GpuClock(Gpu(reasons=True)).taken() == {GPU_CLOCK: 0.5}
+
+
+@pytest.mark.parametrize(("visible", "lacks"), [("-1", {}), ("", {}), ("3", {"init": True}), ("MIG-1", {})])
+def test_where_there_is_no_gpu_nothing_is_told(
+    visible: str, lacks: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert GpuClock(Gpu(**lacks)).taken() == {}
+
+
+@pytest.mark.parametrize("held", [float("nan"), float("inf"), -1.0, 1e300])
+def test_what_is_no_set_of_bits_says_nothing(held: float) -> None:
+    assert of_gpu(None, held) == ""
 
 
 def test_cores_that_others_have_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

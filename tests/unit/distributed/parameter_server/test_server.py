@@ -13,6 +13,7 @@ from hpc_train.distributed.parameter_server.clocks import NOBODY
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import (
     APPLIED,
+    GPU,
     HEAD,
     OUT_OF_ROUNDS,
     PUBLICATION,
@@ -128,8 +129,9 @@ class Log:
 
 
 def spent_of(worker: int) -> dict[str, float]:
-    """What a worker tells of its time."""
-    return {name: (worker + number) / 10 for number, name in enumerate(SPENT)}
+    """What a worker tells of its time, and of a GPU if it has one."""
+    names = [*SPENT, *(GPU if worker else ())]
+    return {name: (worker + number) / 10 for number, name in enumerate(names)}
 
 
 class Scene:
