@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -95,7 +96,8 @@ def key_numbers(history: History) -> list[Fact]:
         value = amount(used["joules"])
         facts.append(Fact("energy of the last run", value, in_words(used).removeprefix(value).strip(",; ")))
     if (staged := sound_staged(history.status.get("staged"))) is not None:
-        value, _, more = staging.in_words(staged).partition(" on ")
+        value, between, more = re.split("( on | to )", staging.in_words(staged), maxsplit=1)
+        more = f"{between.strip()} {more}"
         facts.append(Fact("data staged on nodes", value, more))
     facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):

@@ -16,23 +16,20 @@ class StagedData:
 
     def __init__(self, folder: str, of_bytes: int, nodes: int) -> None:
         self._folder, self._of_bytes, self._nodes = folder, of_bytes, nodes
-        self._bytes, self._secs = 0.0, 0.0
+        self._told: dict[str, Any] = {}
 
     def note(self, told: dict[str, list[float | None]]) -> None:
         """Takes out of `told` what ranks have told of copies; the others have told None."""
         sizes, secs = (_known(told.pop(name, [])) for name in (STAGED_BYTES, STAGED_SECS))
         if len(sizes) == self._nodes:
-            self._bytes, self._secs = min(sizes), max(secs)
+            self._told = {"bytes": int(min(sizes)), "secs": round(max(secs), 3)}
 
     def field(self) -> dict[str, Any]:
-        """`folder`; `bytes` of the node that has least, of `of_bytes`; `nodes`; `secs` of the one that took longest."""
-        return {
-            "folder": self._folder,
-            "bytes": int(self._bytes),
-            "of_bytes": self._of_bytes,
-            "nodes": self._nodes,
-            "secs": round(self._secs, 3),
-        }
+        """`folder`, `of_bytes` and `nodes`, and what the nodes have told.
+
+        That is, once all have: `bytes` of the one that has least, and `secs` of the one that took longest.
+        """
+        return {"folder": self._folder, "of_bytes": self._of_bytes, "nodes": self._nodes, **self._told}
 
 
 def _known(told: Sequence[float | None]) -> list[float]:
@@ -43,5 +40,9 @@ def in_words(staged: Mapping[str, Any]) -> str:
     """The field `staged` in a phrase, as sound_staged leaves it. Pure."""
     nodes = counted(staged["nodes"], "node")
     where = nodes if staged["nodes"] == 1 else f"each of {nodes}"
-    told = f"{size(staged['bytes'])} of {size(staged['of_bytes'])} on {where}, in {staged['folder']}"
-    return told + (f", in {staged['secs']:.1f} s" if staged["bytes"] else "")
+    if "bytes" not in staged:
+        return f"{size(staged['of_bytes'])} to {where}, in {staged['folder']}; how many are there is not known yet"
+    return (
+        f"{size(staged['bytes'])} of {size(staged['of_bytes'])} on {where}, in {staged['folder']}, in "
+        f"{staged['secs']:.1f} s"
+    )

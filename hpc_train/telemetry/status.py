@@ -196,7 +196,9 @@ def sound_staged(value: Any) -> dict[str, Any] | None:
     """The field `staged` as this version writes it, None where it is none."""
     if not isinstance(value, dict):
         return None
-    kinds = {"folder": _text, "bytes": _count, "of_bytes": _count, "nodes": _count, "secs": _positive}
+    kinds: dict[str, Callable[[Any], Any]] = {"folder": _text, "of_bytes": _count, "nodes": _count}
+    if "bytes" in value or "secs" in value:
+        kinds |= {"bytes": _count, "secs": _positive}
     known = {name: kind(value.get(name)) for name, kind in kinds.items()}
     return None if None in known.values() else known
 

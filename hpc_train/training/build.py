@@ -185,8 +185,6 @@ def build(
             energy=energy,
             staged=told_of_copies,
         )
-        if staging and not world.apart:
-            _tell_of_copies(world, job, told_of_copies, reporter)
 
 
 def _check_stage(job: TrainingJob) -> None:
@@ -205,14 +203,6 @@ def _staged(
     assert shards is not None
     assert copies is not None
     return staged(world, job.train_spec.input_fn, shards, plan.roles.trains(world.rank), copies, reporter)
-
-
-def _tell_of_copies(
-    world: World, job: TrainingJob, told: Callable[[], dict[str, float]], reporter: Reporter | None
-) -> None:
-    from hpc_train.training.staging import tell
-
-    tell(world, job, told, reporter)
 
 
 @contextmanager

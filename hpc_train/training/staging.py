@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -17,9 +17,7 @@ from hpc_train.data.staging.board import Board, Offer
 from hpc_train.data.staging.folder import check, choose
 from hpc_train.data.staging.stager import Thread, copy_shards, find_copies
 from hpc_train.distributed.world import World
-from hpc_train.engine.run_log import RunReports
-from hpc_train.engine.run_plan import TrainingJob
-from hpc_train.telemetry.reporter import Reporter, by_rank
+from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.staging import STAGED_BYTES, STAGED_SECS, StagedData
 from hpc_train.text import listed, visible
 
@@ -129,18 +127,6 @@ def staged(
             stack.callback(lambda: thread.close() or stack.pop_all())  # one that hangs keeps what it uses
             thread.start()
         yield told
-
-
-def tell(world: World, job: TrainingJob, told: Callable[[], Mapping[str, float]], reporter: Reporter | None) -> None:
-    """The chief hears what each node has copied by the end of a run, and reports it if that is more. Collective."""
-    taken = world.gather(told())
-    if reporter is None or taken is None or reporter.staged is None:
-        return
-    before = reporter.staged.field()
-    reporter.note_staged(by_rank(taken, 0))
-    if reporter.staged.field() != before:
-        reporter.status.write()
-        RunReports(reporter, job.config).page(job.job_dir, again=True)
 
 
 def _thread(run: Callable[[Thread], None]) -> Thread:

