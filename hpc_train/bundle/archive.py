@@ -7,8 +7,8 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,9 +32,10 @@ python/    packages, and variables that decide how jobs run
 doctor.jsonl  the findings of `hpc-train doctor` there, one a line
 notes.json    what is left out, cut or could not be read; {count} places were redacted, as ***
 
-Not in it: the job's code, its data, checkpoints and exports, and the values of its `resources.environment`. What looks
-like a secret is *** in all texts: but look through them before you send them to somebody. Names of users, hosts,
-folders and shards are as they were.
+Not in it: the job's code, its data, checkpoints and exports. Values of its `resources.environment` are *** in all
+texts, as far as they have six characters and are known here (notes.json names those that are not), and so is what looks
+like a secret. That finds most, not all: look through the texts before you send them to somebody. Names of users,
+hosts, folders and shards are as they were.
 """
 
 
@@ -59,38 +60,50 @@ def write_bundle(path: Path, name: str, entries: Iterable[Entry], redaction: Red
         raise UserError(f"--out: {path} is there; give another name")
     temporary = unforeseen(path)
     try:
-        with open(create(temporary, 0o600), "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        with _written_to(path):
+            descriptor = create(temporary, 0o600)
+        with open(descriptor, "wb") as file:
+            tar = tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115  (closed below)
 
-                def add(entry_name: str, text: str) -> None:
-                    content = text.encode(errors="replace")
-                    info = tarfile.TarInfo(f"{name}/{entry_name}")
-                    info.size, info.mtime, info.mode = len(content), now, 0o600
+            def add(entry_name: str, text: str) -> None:
+                content = text.encode(errors="replace")
+                info = tarfile.TarInfo(f"{name}/{entry_name}")
+                info.size, info.mtime, info.mode = len(content), now, 0o600
+                with _written_to(path):
                     tar.addfile(info, io.BytesIO(content))
 
-                for entry in entries:
-                    text = redaction.text(entry.text)
-                    if entry.note:
-                        written.notes[entry.name] = redaction.text(entry.note)
-                    if len(text) > left:
-                        written.notes[entry.name] = "is left out: the archive would be too large"
-                        continue
-                    left -= len(text)
-                    written.entries += 1
-                    add(redaction.text(entry.name), text)
-                written.redacted = redaction.count
-                add("notes.json", json.dumps(written.notes, indent=1) + "\n")
-                add("README.txt", ABOUT.format(job=name, count=redaction.count))
-            file.flush()
-            os.fsync(file.fileno())
+            for entry in entries:
+                text = redaction.content(entry.name, entry.text)
+                if entry.note:
+                    written.notes[entry.name] = redaction.text(entry.note)
+                if len(text) > left:
+                    written.notes[entry.name] = "is left out: the archive would be too large"
+                    continue
+                left -= len(text)
+                written.entries += 1
+                add(redaction.text(entry.name), text)
+            written.redacted = redaction.count
+            add("notes.json", json.dumps(written.notes, indent=1) + "\n")
+            add("README.txt", ABOUT.format(job=name, count=redaction.count))
+            with _written_to(path):
+                tar.close()
+                file.flush()
+                os.fsync(file.fileno())
             written.bytes = os.fstat(file.fileno()).st_size
-        _commit(temporary, path)
-    except OSError as error:
-        raise UserError(f"--out: {path} cannot be written: {error.strerror}") from None
+        with _written_to(path):
+            _commit(temporary, path)
     finally:
         with suppress(OSError):
             remove(temporary)
     return written
+
+
+@contextmanager
+def _written_to(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out: {path} cannot be written: {error.strerror}") from None
 
 
 def _commit(temporary: Path, path: Path) -> None:

@@ -37,7 +37,12 @@ def entries_of(job_dir: Path, with_doctor: bool, report: ReportLine) -> Iterator
         yield Entry("job/describe.json", json.dumps(asdict(inspect_job(job_dir)), indent=1) + "\n")
     except UserError as error:
         yield Entry("job/describe.json", "", str(error))
-    yield from of_job_dir(job_dir)
+    if submission is not None and (lost := submission.lost_secrets):
+        yield Entry("secrets.txt", "", f"values of {', '.join(lost)} are not known here, and may be in the texts")
+    try:
+        yield from of_job_dir(job_dir)
+    except OSError as error:
+        yield Entry("files.txt", "", f"the job-dir cannot be read: {error.strerror}")
     report("this machine")
     number = submission.job_id if submission is not None and submission.backend == "slurm" else None
     yield from of_machine(number)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.files import open_to_read
+from hpc_train.folders import held
 from hpc_train.jobdir.paths import (
     CANCELLED_FILE,
     DATA_FILE,
@@ -23,6 +26,7 @@ from hpc_train.jobdir.paths import (
     WARM_START_FILE,
 )
 from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
+from hpc_train.text import visible
 
 TOP = (
     *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, STATUS_FILE, METRICS_FILE, EARLY_STOP_FILE, WARM_START_FILE),
@@ -45,18 +49,26 @@ class Entry:
 
 
 def of_job_dir(job_dir: Path) -> Iterator[Entry]:
-    """The entries, then the list of all files of the job-dir with their sizes. What cannot be read is said. Local."""
-    logs, more = _logs(job_dir)
-    for name in (*TOP, *logs):
-        if (found := _entry(job_dir, name)) is not None:
-            yield found
-    note = f"{more:,} older files of {LOGS}/ are left out" if more else ""
-    yield Entry("files.txt", "".join(_listing(job_dir)), note)
+    """The entries, then the list of all files of the job-dir with their sizes. What cannot be read is said. Local.
+
+    No link is followed, whoever has made it.
+    """
+    with held(job_dir, follow=True) as top:
+        logs, more = _logs(top)
+        for name in (*TOP, *logs):
+            if (found := _entry(top, name)) is not None:
+                yield found
+        note = f"{more:,} older files of {LOGS}/ are left out" if more else ""
+        yield Entry("files.txt", "".join(_listing(top)), note)
 
 
-def _entry(job_dir: Path, name: str) -> Entry | None:
+def _entry(top: Path, name: str) -> Entry | None:
     try:
-        text, note = _read(job_dir / name)
+        with ExitStack() as stack:
+            *folders, last = Path(name).parts
+            for folder in folders:
+                top = stack.enter_context(held(top / folder))
+            text, note = _read(top / last)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -79,41 +91,38 @@ def _read(path: Path) -> tuple[str, str]:
     return f"{head.decode(errors='replace')}\n… {left_out} …\n{tail.decode(errors='replace')}", left_out
 
 
-def _logs(job_dir: Path) -> tuple[list[str], int]:
+def _logs(top: Path) -> tuple[list[str], int]:
     """Regular files below logs/, the newest first, and how many more there are."""
-    found = []
-    for path, status in _walk(job_dir / LOGS, DEPTH):
-        if status is not None:
-            found.append((status.st_mtime, str(path.relative_to(job_dir))))
+    found = [(status.st_mtime, name) for name, status in _walk(top, LOGS, DEPTH) if status is not None]
     names = [name for _, name in sorted(found, reverse=True)]
     return names[:MOST_LOGS], max(0, len(names) - MOST_LOGS)
 
 
-def _listing(job_dir: Path) -> Iterator[str]:
-    for count, (path, status) in enumerate(_walk(job_dir, DEPTH)):
+def _listing(top: Path) -> Iterator[str]:
+    for count, (name, status) in enumerate(_walk(top, "", DEPTH)):
         if count == MOST_LISTED:
             yield "…\n"
             return
-        size = "no regular file" if status is None else f"{status.st_size:>16,}"
-        yield f"{size}  {path.relative_to(job_dir)}\n"
+        size = " no regular file" if status is None else f"{status.st_size:>16,}"
+        yield f"{size}  {visible(name)}\n"
 
 
-def _walk(folder: Path, depth: int) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Files below `folder`, whose links are not followed; None of what is no regular file."""
+def _walk(above: Path, name: str, depth: int) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Files below the folder `name` of one that is held, by their path from there; None of what is no regular file."""
     try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        with held(above / name) if name else nullcontext(above) as folder:
+            for inner in sorted(os.listdir(folder)):
+                path = f"{name}/{inner}" if name else inner
+                try:
+                    status = (folder / inner).lstat()
+                except OSError:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    if depth > 1:
+                        yield from (
+                            (f"{name}/{below}" if name else below, s) for below, s in _walk(folder, inner, depth - 1)
+                        )
+                else:
+                    yield path, status if stat.S_ISREG(status.st_mode) else None
     except OSError:
         return
-    for entry in found:
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                if depth > 1:
-                    yield from _walk(Path(entry.path), depth - 1)
-            else:
-                yield (
-                    Path(entry.path),
-                    entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None,
-                )
-        except OSError:
-            continue

@@ -54,8 +54,13 @@ def of_machine(job_id: str | None) -> Iterator[Entry]:
 
 def of_python() -> Iterator[Entry]:
     """Versions of all packages, the variables that decide how a job would run here, and limits of a process."""
-    found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
-    yield Entry("python/packages.txt", "".join(f"{name}=={found[name]}\n" for name in sorted(found, key=str.lower)))
+    found, nameless = {}, 0
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        nameless += name is None  # half removed
+        found[str(name)] = str(distribution.version)
+    note = f"{nameless} without a name, as of packages that were half removed" if nameless else ""
+    yield Entry("python/packages.txt", "".join(f"{n}=={found[n]}\n" for n in sorted(found, key=str.lower)), note)
     yield Entry("python/environment.json", json.dumps(noted_variables(os.environ), indent=1) + "\n")
     names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in names}

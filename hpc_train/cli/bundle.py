@@ -11,7 +11,7 @@ import typer
 from hpc_train.cli.command import Command
 from hpc_train.cli.doctor import progress
 from hpc_train.cli.jobs import JobName, Root
-from hpc_train.cli.terminal import answer, console, errors, say
+from hpc_train.cli.terminal import answer, console, errors, say, warn
 from hpc_train.jobs.job import Job
 
 
@@ -43,6 +43,8 @@ def bundle(
         with progress(console()) as report:
             written = write_bundle(path, name, entries_of(job_dir, doctor, report), redaction_of(job_dir))
     say(f"{path} ({size(written.bytes)}, {counted(written.entries, 'file')}; {written.redacted} places are ***)")
+    if (unknown := written.notes.get("secrets.txt")) is not None:
+        warn(f"warning: {unknown}")
     say(f"Look through it before you send it: tar -xzf {path.name}")
 
 

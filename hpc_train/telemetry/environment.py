@@ -34,16 +34,18 @@ _SECRET_NAME = re.compile(
     "TOKEN|SECRET|PASS(WORD|WD|PHRASE|CODE)|PASS$|PWD|KEY|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|JWT|BEARER|CERT",
     re.IGNORECASE,
 )
+KEY_FORM = (
+    r"(?<![a-z0-9])((AKIA|ASIA|AROA)[A-Z0-9]{16}"  # Amazon; on the next line GitHub, Hugging Face, …
+    r"|(gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|AIza|ya29\.|npm_|pypi-|wandb_|nvapi-)[\w-]{10}"
+    r"|eyJ[\w-]{5,}\.)"  # a JSON web token
+)
+"""How keys begin that can be known by their form, whatever the case of their letters."""
 _SECRET_VALUE = re.compile(
-    r"""
+    rf"""
       [a-z][a-z0-9+.-]*://\S+@                                       # a URL with user:password@ or token@
     | [?&;][^=&\s]*(token|key|sig|secret|password|auth)[^=&\s]*=     # a URL with one among its parameters
     | -----BEGIN | \b(bearer|basic)\s+\S | \b(password|passwd|secret|token)\s*[=:]
-    | (?<![a-z0-9])(
-        (AKIA|ASIA|AROA)[A-Z0-9]{16}                                 # Amazon; on the next line GitHub, Hugging Face, …
-      | (gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|AIza|ya29\.|npm_|pypi-|wandb_|nvapi-)[\w-]{10}
-      | eyJ[\w-]{5,}\.                                               # a JSON web token
-      )
+    | {KEY_FORM}
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -72,12 +72,24 @@ def test_what_others_have_prepared_is_not_followed(tmp_path: Path) -> None:
     (job_dir / "logs" / "link.out").symlink_to(tmp_path / "private")
     (job_dir / "data.json").symlink_to(tmp_path / "private")
     (job_dir / "logs" / "loop").symlink_to(job_dir)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "netrc").write_text("of another")
+    (job_dir / "ranks").symlink_to(tmp_path / "theirs")
     os.mkfifo(job_dir / "job.yaml")
     os.mkfifo(job_dir / "logs" / "pipe")
     found = {entry.name: entry for entry in of_job_dir(job_dir)}
     assert "of another" not in "".join(entry.text for entry in found.values())
     assert "cannot be read" in found["job/job.yaml"].note and "cannot be read" in found["job/data.json"].note
     assert "no regular file  logs/pipe" in found["files.txt"].text
+
+
+def test_a_link_in_the_place_of_the_logs_is_not_followed(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    job_dir.mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "job.out").write_text("of another")
+    (job_dir / "logs").symlink_to(tmp_path / "theirs")
+    assert "of another" not in "".join(entry.text for entry in of_job_dir(job_dir))
 
 
 def test_of_many_logs_the_newest_are_there(tmp_path: Path) -> None:
@@ -95,11 +107,18 @@ def test_of_many_logs_the_newest_are_there(tmp_path: Path) -> None:
 def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entries():  # type: ignore[no-untyped-def]
         yield Entry("a", "b")
+        raise RuntimeError("odd")
+
+    def full(self: object, info: object, content: object) -> None:
         raise OSError(28, "No space left on device")
 
     out = tmp_path / "out.tar.gz"
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(RuntimeError, match="odd"):
         write_bundle(out, "job", entries(), Redaction([]))
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "addfile", full)
+        with pytest.raises(UserError, match="No space left"):
+            write_bundle(out, "job", [Entry("a", "b")], Redaction([]))
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(archive, "MOST_BYTES", 10)
     written = write_bundle(
