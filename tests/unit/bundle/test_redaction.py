@@ -98,10 +98,10 @@ def test_json_stays_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a" * 1_000_000, "." * 1_000_000, "-" * 1_000_000, "key=" * 250_000, "A" * 99 + "\n", "://" * 300_000]
+    "text", ["a" * 200_000, "." * 200_000, "-" * 200_000, "key=" * 50_000, "A" * 99 + "\n", "://" * 60_000]
 )
 def test_long_texts_take_no_time_to_speak_of(text: str) -> None:
-    assert Redaction(["hunter2hunter2"]).text(text * (10_000 if text.endswith("\n") else 1))
+    assert Redaction(["hunter2hunter2"]).text(text * (2_000 if text.endswith("\n") else 1))
 
 
 def test_a_block_takes_only_its_own_lines() -> None:
