@@ -24,6 +24,7 @@ from hpc_train.jobs.checks import (
     least_ranks,
 )
 from hpc_train.jobs.code import check_code
+from hpc_train.jobs.prepare import Placement, Request, prepare
 from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from tests.support import Job
@@ -366,6 +367,9 @@ def test_a_folder_to_stage_in_is_looked_at_where_it_is_on_this_machine(tmp_path,
     monkeypatch.setattr(folder, "type_of", lambda path: "lustre")
     assert "(lustre) that is not the node's own" in (problem(here) or "")
     check_stage_dir(ProgramConfig(name="a", module="m"))
+    placement = Placement(tmp_path / "runs", "local")
+    with pytest.raises(UserError, match="lustre"):
+        prepare(Request(tmp_path / "job.yaml", placement), print)
 
 
 def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):
