@@ -101,7 +101,7 @@ def run(staged: bool, source: Source | None, shards: Path, settings: Settings, f
     for line in (folder / "ranks.log").read_text(errors="replace").splitlines():
         if "stage:" in line:
             tell(line)
-    return [{"step": record["step"], "input": record["by_rank"]["input"]} for record in found]
+    return [{"step": one["step"], "time": one["time"], "input": one["by_rank"]["input"]} for one in found]
 
 
 @contextmanager
@@ -128,8 +128,13 @@ def forgotten(shards: Path) -> Iterator[None]:
 
 def waits(records: Sequence[Mapping[str, Any]], steps: int) -> list[float]:
     """The part of each pass in which its ranks waited for rows, that of the rank which waited most. Pure."""
+    begins = [None, *(one["time"] for one in records)]
     found = []
     for number in range(PASSES):
-        own = [one["input"] for one in records if number * steps < one["step"] <= (number + 1) * steps]
-        found.append(max(sum(by_rank) / len(own) for by_rank in zip(*own, strict=True)))
+        secs, waited = 0.0, np.zeros(len(records[0]["input"]))
+        for begin, one in zip(begins, records, strict=False):  # the first has the first step, which is not counted
+            if begin is not None and number * steps < one["step"] <= (number + 1) * steps:
+                secs += one["time"] - begin
+                waited += (one["time"] - begin) * np.array(one["input"])
+        found.append(float(waited.max()) / secs)
     return found

@@ -21,8 +21,11 @@ from support.usage import MissingError
 
 
 def test_a_pass_waits_as_the_rank_that_waits_most() -> None:
-    own = [{"step": step, "input": [0.1 * (step > 8), 0.3 * (step <= 8)]} for step in range(4, 8 * PASSES + 1, 4)]
-    assert waits(own, 8) == pytest.approx([0.3, 0.1, 0.1])
+    inputs = [[0.9, 0.0], [0.0, 0.3], [0.4, 0.5], [0.4, 0.0], [0.1, 0.2], [0.1, 0.0]]
+    times = [0.0, 2.0, 3.0, 6.0, 7.0, 8.0]
+    steps = range(4, 8 * PASSES + 1, 4)
+    own = [{"step": n, "time": t, "input": i} for n, t, i in zip(steps, times, inputs, strict=True)]
+    assert waits(own, 8) == pytest.approx([0.3, 0.4, 0.1])
 
 
 @pytest.mark.parametrize(("staged", "reached"), [(0.01, True), (0.011, False)])
