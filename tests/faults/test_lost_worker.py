@@ -154,10 +154,7 @@ def test_whenever_a_worker_dies_all_steps_are_made(
             train={"max_steps": steps},
             eval=EVAL,
         )
-        lost, moment = (
-            chance.choice([2, 3]),
-            chance.randrange(1, steps * 6 // 10),
-        )  # of which status.json tells a second later
+        lost, moment = chance.choice([2, 3]), chance.randrange(1, steps * 6 // 10)  # status.json is a second late
         with Launched(job, ranks=RANKS, **env) as run:
             wait_for(
                 lambda run=run, moment=moment: run.status.get("step", 0) >= moment or run.process.poll() is not None,
