@@ -91,7 +91,7 @@ def test_a_rank_whose_core_another_process_takes_is_named(make_job: Callable[...
     (job.folder / "hooks.py").write_text(HOOKS.replace("2, ()", f"1, {cores}"))
     (job.folder / "model.py").write_text(LARGE)
     program = ["-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         for other in others:
             os.sched_setaffinity(other.pid, {cores[1]})
