@@ -272,6 +272,7 @@ choose_nodes() {
     fi
 }
 
+maybe_lost=
 # The ranks have ended, and nobody has asked them to. True where they are to be started again, on the nodes left.
 goes_on() {
     [[ -n ${min_nodes:-} && -z $stop && -z $still_running ]] && ! is_one_of "$code" "$FINAL_CODES $SAVED_CODES" || return 1
@@ -297,7 +298,7 @@ goes_on() {
         unknown)
             echo "$me: cannot find out on which nodes to go on: hpc-train next-run has not answered"
             if ((code == EXIT_STALLED || code > 128)); then # others are of a node only if one is lost
-                code=$EXIT_LOST_NODE
+                maybe_lost=1
             fi
             ;;
     esac
@@ -433,7 +434,9 @@ decide() {
         why=preemption
     elif [[ $stop == USR1 ]] && ! is_one_of "$code" "$UNREQUEUED_CODES"; then
         why=warning
-    elif ((code == EXIT_LOST_NODE)) && [[ $stop != TERM ]]; then # Slurm would start the job again, had mpirun not ended before Slurm noticed
+    elif [[ $stop == TERM ]]; then # save, and end
+        return
+    elif ((code == EXIT_LOST_NODE)) || [[ -n $maybe_lost ]]; then # Slurm would, had mpirun not ended before it noticed
         why=lost-node
     fi
 }

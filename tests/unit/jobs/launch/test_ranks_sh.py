@@ -159,9 +159,14 @@ def test_the_ranks_go_on_where_next_run_says(make_script: MakeScript) -> None:
     assert "--host" not in first and "-np 2 --host n1:1,n3:1" in second
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(137, True), (6, True), (1, False), (17, False)])
-def test_without_an_answer_of_next_run_the_job_is_requeued(make_script: MakeScript, code: int, requeued: bool) -> None:
-    script = make_script(code, REQUEUE="1")
+@pytest.mark.parametrize(
+    ("code", "requeue", "requeued"),
+    [(137, "1", True), (6, "1", True), (1, "1", False), (17, "1", False), (137, "0", False)],
+)
+def test_without_an_answer_of_next_run_the_job_is_requeued(
+    make_script: MakeScript, code: int, requeue: str, requeued: bool
+) -> None:
+    script = make_script(code, REQUEUE=requeue)
     script.answers("")
     script.start()
     ended, out = script.ends()
