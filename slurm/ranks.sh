@@ -27,7 +27,7 @@ readonly WATCH_SECS=5   # how often the batch node is looked after
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
 
 # ---- exit codes, as hpc_train/outcome.py has them (tests/unit/test_outcome.py compares the two)
-readonly EXIT_FAILED=1 EXIT_BAD_INPUT=2 EXIT_STOPPED=3 EXIT_NOT_REQUEUED=8 EXIT_LOST_NODE=205
+readonly EXIT_FAILED=1 EXIT_BAD_INPUT=2 EXIT_STOPPED=3 EXIT_STALLED=6 EXIT_NOT_REQUEUED=8 EXIT_LOST_NODE=205
 readonly SAVED_CODES="3 4 5" # the job has saved and resumes when it is started again
 readonly FINAL_CODES="0 2 7 8 9 10 11 12" # it is never started again
 readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # nor by the queue after its warning
@@ -238,17 +238,18 @@ hear() {
 # Prints the nodes on which a step can run.
 # shellcheck disable=SC2329
 probe() {
-    local node
-    trap 'kill $(jobs -p) 2>/dev/null; exit' TERM
+    local node asked=()
+    trap 'kill "${asked[@]}" 2>/dev/null; exit' TERM # not $(jobs -p), which has those of the script, too
     for node in "${all_nodes[@]}"; do
         timeout -k 2 "$PROBE_SECS" srun --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" \
             --input=none echo "$node" 2>/dev/null &
+        asked+=($!)
     done
     wait
 }
 
-# Asks where the ranks go on: `action` run (on `hosts`), requeue, stop or end; `why` in words. Before their first start
-# without a code, and all nodes live. Returns 1 where a signal has come: nothing is noted in the job-dir then.
+# Asks where the ranks go on: `action` run (on `hosts`), requeue, stop or end, or unknown where there was no answer; `why`
+# in words. Before their first start without a code, and all nodes live. Returns 1 where a signal has come.
 choose_nodes() {
     local answering="${all_nodes[*]}" states='' words
     action=
@@ -265,12 +266,13 @@ choose_nodes() {
     action=${said%%$'\n'*}
     why=${said#*$'\n'}
     read -r -a words <<<"$action" || true
-    action=${words[0]:-end}
+    action=${words[0]:-unknown}
     if [[ $action == run ]]; then
         hosts=("${words[@]:1}")
     fi
 }
 
+maybe_lost=
 # The ranks have ended, and nobody has asked them to. True where they are to be started again, on the nodes left.
 goes_on() {
     [[ -n ${min_nodes:-} && -z $stop && -z $still_running ]] && ! is_one_of "$code" "$FINAL_CODES $SAVED_CODES" || return 1
@@ -292,6 +294,12 @@ goes_on() {
         stop)
             echo "$me: $why"
             exit "$EXIT_NOT_REQUEUED"
+            ;;
+        unknown)
+            echo "$me: cannot find out on which nodes to go on: hpc-train next-run has not answered"
+            if ((code == EXIT_STALLED || code > 128)); then # others are of a node only if one is lost
+                maybe_lost=1
+            fi
             ;;
     esac
     return 1
@@ -426,7 +434,9 @@ decide() {
         why=preemption
     elif [[ $stop == USR1 ]] && ! is_one_of "$code" "$UNREQUEUED_CODES"; then
         why=warning
-    elif ((code == EXIT_LOST_NODE)); then # Slurm would start the job again, had mpirun not ended before Slurm noticed
+    elif [[ $stop == TERM ]]; then # save, and end
+        return
+    elif ((code == EXIT_LOST_NODE)) || [[ -n $maybe_lost ]]; then # Slurm would, had mpirun not ended before it noticed
         why=lost-node
     fi
 }

@@ -12,7 +12,7 @@ import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import errors, warn
-from hpc_train.errors import UserError
+from hpc_train.errors import SchedulerError, UserError
 from hpc_train.lazy import importing
 from hpc_train.outcome import EXIT_FAILED
 
@@ -124,11 +124,16 @@ def _rank_hosts(
         return None
     from hpc_train.jobs.checks import why_not_on
     from hpc_train.jobs.launch.allocation import allocated_nodes, hosts_of, problems
-    from hpc_train.jobs.launch.host_probe import agent_command, silent
+    from hpc_train.jobs.launch.host_probe import agent_command, names_of_this_machine, silent
     from hpc_train.jobs.launch.hosts import parse_hosts
     from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
 
-    nodes = allocated_nodes(os.environ) if text is None or shutil.which("scontrol") else ()
+    try:
+        nodes = allocated_nodes(os.environ)
+    except SchedulerError:
+        if text is None:
+            raise
+        nodes = ()
     if min_hosts is not None and (max_restarts == 0 or (text is None and not nodes)):
         raise UserError(
             "--min-hosts needs --max-restarts, and --hosts or a Slurm allocation, as in --hosts n1:2,n2:2 "
@@ -136,6 +141,11 @@ def _rank_hosts(
         )
     given = hosts_of(nodes, os.environ.get("SLURM_TASKS_PER_NODE", ""), ranks) if text is None else parse_hosts(text)
     agent = () if {host.name for host in given} <= {*nodes} else agent_command(os.environ)
+    here: frozenset[str] = frozenset()
+    if max_restarts > 0 and agent:
+        here = names_of_this_machine([host.name for host in given])
+    elif max_restarts > 0 and shutil.which("srun") is None:
+        raise UserError("--max-restarts: no srun on PATH to ask the nodes of this job with; load Slurm's programs")
     least = check_counts(given, ranks, min_hosts)
     equal = len({host.slots for host in given}) == 1
     if least < len(given) and equal and (problem := why_not_on(job, least * given[0].slots)) is not None:
@@ -143,7 +153,11 @@ def _rank_hosts(
     return RankHosts(
         given,
         least,
-        lambda asked, is_over: silent(asked, agent, is_over) if agent else problems(asked, is_over),
+        lambda asked, is_over: (
+            silent([host.name for host in asked if host.name not in here], agent, is_over)
+            if agent
+            else problems(asked, is_over)
+        ),
         lambda ranks: why_not_on(job, ranks) is None,
     )
 

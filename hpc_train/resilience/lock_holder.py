@@ -50,10 +50,14 @@ def judge(found: Record, mine: Record, flocked: bool) -> Verdict:
 
 def is_earlier_run(found: Record, mine: Record) -> bool:
     """Whether `found` is of a run of the same job that had ended when what started it started `mine`. Pure."""
-    names = ("slurm_job_id", "supervisor")
-    same = any(mine[name] is not None and found.get(name) == mine[name] for name in names)
-    before = found.get("restarts")
-    return same and isinstance(before, int) and before < mine["restarts"]
+    counts: tuple[str, ...] = ("restarts",)
+    if mine["slurm_job_id"] is not None and found.get("slurm_job_id") == mine["slurm_job_id"]:
+        counts = ("slurm_restarts", "restarts")  # after a requeue, the script counts anew
+    elif mine["supervisor"] is None or found.get("supervisor") != mine["supervisor"]:
+        return False
+    before = [found.get(name) for name in counts]
+    known = [count for count in before if isinstance(count, int)]
+    return len(known) == len(counts) and known < [mine[name] for name in counts]
 
 
 def describe(record: Record) -> str:

@@ -41,7 +41,13 @@ class Slow(keras.layers.Layer):
         return x
 
     def wait(self):
-        time.sleep(float(STEP_SECS.read_text()) if STEP_SECS.exists() else 0.0)
+        begin = time.monotonic()
+        while (left := begin + step_secs() - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))  # the file may say less meanwhile
+
+
+def step_secs():
+    return float(STEP_SECS.read_text()) if STEP_SECS.exists() else 0.0
 
 
 def build_model(params):

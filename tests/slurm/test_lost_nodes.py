@@ -37,7 +37,8 @@ from tests.support import REPOSITORY, records_of, variables, wait_for
 
 MAX_STEPS, SAVE_STEPS = 60, 10
 RUN = {"save_checkpoints_steps": SAVE_STEPS, "tf_random_seed": 1, "report": False}
-SLOW_SECS, QUICK_SECS = 4.0, 0.3
+STUCK_SECS, QUICK_SECS = 1000.0, 0.3
+"""How long a step takes of a job that is to live until it is struck, and of others."""
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +79,16 @@ class Job:
         self.number = cluster.sbatch([*flags, *sizes], folder, {**job_environment(cluster, anew=True), **more})
 
     def be_in_mid_step(self) -> int:
-        """Waits until the run that goes on has saved, and lets it go on slowly; the newest step saved."""
+        """Waits until the run that goes on has saved, and lets it stay in a step; the newest step saved."""
         wait_for(self.is_in_mid_step, lambda: f"a checkpoint: {log(self.folder)}")
         return newest_step(self.job_dir)
 
     def is_in_mid_step(self) -> bool:
-        """Whether the run that goes on has saved; if so, it goes on slowly."""
+        """Whether the run that goes on has saved; if so, it stays in a step."""
         at = starts(self.job_dir)[-1] if self.job_dir.exists() and starts(self.job_dir) else 0
         if newest_step(self.job_dir) <= at:
             return False
-        set_step_secs(self.folder, SLOW_SECS)
+        set_step_secs(self.folder, STUCK_SECS)
         return True
 
     def has_started(self, times: int, secs: float) -> None:
@@ -138,7 +139,7 @@ def test_lost_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     )
     cluster.kill_node("n2")
     cluster.kill_node("n5")
-    with_spare.has_started(2, SLOW_SECS)
+    with_spare.has_started(2, STUCK_SECS)
     assert re.search("n2 (does not answer|is down), 2 ranks on 2 nodes: n1, n3", log(with_spare.folder))
     wait_for(lambda: "the job is back in the queue (lost-node)" in log(on_two.folder), "a requeue")
     assert "1 usable node left of 2, and min_nodes is 2" in log(on_two.folder)

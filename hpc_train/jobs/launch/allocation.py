@@ -64,7 +64,7 @@ def problems(hosts: Sequence[Host], is_over: Callable[[], bool]) -> dict[str, st
 
     Once `is_over`, none is waited for any more.
     """
-    missing = silent(hosts, ["srun", *_STEP], is_over, STEP_SECS)
+    missing = silent([host.name for host in hosts], ["srun", *_STEP], is_over, STEP_SECS)
     states = {} if is_over() else _states(hosts)
     nodes = [Node(host.name, states.get(host.name, ""), host.name not in missing) for host in hosts]
     return {node.name: node.problem for node in nodes if node.problem is not None}

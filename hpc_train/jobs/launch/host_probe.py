@@ -9,13 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.launch.hosts import Host
 from hpc_train.processes import kill, of_session
 
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
@@ -23,6 +23,8 @@ AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 CONNECT_SECS, ANSWER_SECS = 10, 20.0
 """How long ssh may take to reach a host, and the whole question."""
 POLL_SECS = 0.05
+LOOK_UPS = 32
+"""So many names are resolved at once: a name server that is dead costs seconds for each."""
 _OF_SSH = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECS}")
 
 
@@ -47,46 +49,42 @@ def agent_command(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def silent(
-    hosts: Sequence[Host], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float = ANSWER_SECS
+    names: Collection[str], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float = ANSWER_SECS
 ) -> dict[str, str]:
-    """Those of `hosts` that run no command, by name, and so in words. All are asked at once, this one is not. Local."""
-    asked = [host.name for host in hosts if not is_here(host.name)]
-    found = _asked(asked, agent, is_over, limit_secs)
-    return {name: f"{name} does not answer" for name in asked if name not in found}
+    """Those of the hosts `names` that run no command, and so in words. All are asked at once. Local."""
+    found = _asked(names, agent, is_over, limit_secs)
+    return {name: f"{name} does not answer" for name in names if name not in found}
 
 
-@cache
-def is_here(name: str) -> bool:
-    """Whether `name` is this machine: its name, an alias or an address of it. Local."""
-    if name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
-        return True
-    with suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
-        return any(_is_own(family, address) for family, _, _, _, address in found)
-    return False
+def names_of_this_machine(names: Collection[str]) -> frozenset[str]:
+    """Those of `names` that are this machine's own, an alias or an address of it. Local; asks the name server."""
+    own = {socket.gethostname(), socket.gethostname().partition(".")[0]}
+    addresses = {each.address for one in psutil.net_if_addrs().values() for each in one}
 
+    def is_own(name: str) -> bool:
+        with suppress(OSError, UnicodeError):
+            return any(found[4][0] in addresses for found in socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM))
+        return False
 
-def _is_own(family: int, address: tuple[Any, ...]) -> bool:
-    """An address that is another machine's cannot be bound to."""
-    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
-        one.bind(address)
-        return True
-    return False
+    others = [name for name in names if name not in own]
+    with ThreadPoolExecutor(LOOK_UPS) as pool:
+        found = pool.map(is_own, others)
+        return frozenset(own.intersection(names)) | {name for name, here in zip(others, found, strict=True) if here}
 
 
 def _asked(names: Collection[str], agent: Sequence[str], is_over: Callable[[], bool], limit_secs: float) -> set[str]:
     quiet = subprocess.DEVNULL
-    asked = {
-        name: subprocess.Popen(
-            [*agent, name, "true"],
-            stdin=quiet,
-            stdout=quiet,
-            stderr=quiet,
-            start_new_session=True,
-            env=dict(os.environ),
-        )
-        for name in names
-    }
+    asked = {}
+    for name in names:
+        with suppress(OSError):  # too many files or processes: this one does not answer
+            asked[name] = subprocess.Popen(
+                [*agent, name, "true"],
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                start_new_session=True,
+                env=dict(os.environ),
+            )
     end = time.monotonic() + limit_secs
     while time.monotonic() < end and not is_over() and any(process.poll() is None for process in asked.values()):
         time.sleep(POLL_SECS)

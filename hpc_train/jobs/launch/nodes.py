@@ -75,7 +75,8 @@ def next_run(nodes: Sequence[Node], wanted: Wanted, code: int | None, fits: Call
     """Where the job goes on, after its ranks have ended with `code`; None: where it begins. Pure.
 
     A node that is slow is left out where `min_nodes` others are left on which the job can run. A failure of the job's
-    own (a traceback, an exit code of a program) is no matter of nodes, unless the job lost one.
+    own (a traceback, an exit code of a program) is no matter of nodes, unless the job lost one. Nor is a size that does
+    not suit the job where it begins, which its ranks are left to say.
 
     Args:
         nodes: Of the allocation, in its order, those that are gone included.
@@ -83,6 +84,8 @@ def next_run(nodes: Sequence[Node], wanted: Wanted, code: int | None, fits: Call
     """
     if code is not None and _is_no_matter_of_nodes(code, nodes):
         return NextRun("end", why=_ended(code))
+    if code is None and not fits(wanted.nodes * wanted.ranks_per_node):
+        return NextRun("end", why=f"the job cannot run on the ranks of {counted(wanted.nodes, 'node')}")
     problems = [node.problem for node in nodes if node.problem is not None]
     usable = [node for node in nodes if node.problem is None]
 

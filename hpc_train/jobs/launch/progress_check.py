@@ -53,15 +53,19 @@ class CutRun:
         step: The newest checkpoint there was, or None. Of a program of the user's own: 0, or None where it has left
             no file.
         saved: Whether this run had saved it.
+        run: Which run of the job it was, "requeues.restarts"; None in files of earlier versions.
     """
 
     job: str
     step: int | None
     saved: bool
+    run: str | None = None
 
 
 def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Mapping[str, str]) -> str | None:
     """Adds the run that has just ended to REQUEUES_FILE. Returns why the job should not be started again, or None.
+
+    A run that was the last to be added is not added again: a signal may come, and ask anew, just when it has been.
 
     Args:
         job_dir: None where it is not known.
@@ -70,19 +74,17 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
         env: With what the queue reports of the job.
     """
     queue = job_fields(env)
-    job = str(queue["job_id"])
+    job, run = str(queue["job_id"]), f"{queue['requeues']}.{queue['restarts']}"
     runs: list[CutRun] = []
     if job_dir is not None and job_dir.is_dir():
         runs = _read_runs(job_dir, job)
-        if program:
-            step, saved = _look_for_files(job_dir)
-        else:
-            saved = _saved_since(job_dir, step, runs)
-        runs.append(CutRun(job, step, saved))
-        with suppress(OSError):
-            make_folder((job_dir / REQUEUES_FILE).parent)
-            with open_to_append(job_dir / REQUEUES_FILE) as file:
-                file.write((json.dumps({**asdict(runs[-1]), "time": time.time()}) + "\n").encode())
+        if not runs or runs[-1].run != run:
+            step, saved = _look_for_files(job_dir) if program else (step, _saved_since(job_dir, step, runs))
+            runs.append(CutRun(job, step, saved, run))
+            with suppress(OSError):
+                make_folder((job_dir / REQUEUES_FILE).parent)
+                with open_to_append(job_dir / REQUEUES_FILE) as file:
+                    file.write((json.dumps({**asdict(runs[-1]), "time": time.time()}) + "\n").encode())
     idle = idle_runs(runs, queue["restarts"])
     if idle < MAX_IDLE_RUNS:
         return None
@@ -119,7 +121,7 @@ def _read_runs(job_dir: Path, job: str) -> list[CutRun]:
         with suppress(ValueError, KeyError, TypeError, RecursionError):  # such as a line that a full disk has cut off
             run = json.loads(line)
             if run["job"] == job:
-                runs.append(CutRun(job, run["step"], run["saved"]))
+                runs.append(CutRun(job, run["step"], run["saved"], run.get("run")))
     return runs
 
 

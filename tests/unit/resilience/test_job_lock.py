@@ -247,6 +247,16 @@ def test_runs_of_one_launch_are_of_one_job() -> None:
     assert not is_earlier_run({**first, "supervisor": None}, {**second, "supervisor": None})
 
 
+def test_a_requeue_comes_after_all_that_its_script_counted_before() -> None:
+    runs = [
+        my_record({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": requeues, "HPC_TRAIN_RESTARTS": restarts})
+        for requeues, restarts in ("00", "01", "02", "10", "11", "20")
+    ]
+    for number, run in enumerate(runs):
+        assert [is_earlier_run(other, run) for other in runs] == [True] * number + [False] * (len(runs) - number)
+    assert not is_earlier_run({**runs[0], "slurm_restarts": None}, runs[1])
+
+
 def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
     code = HOLDER.replace(

@@ -162,7 +162,11 @@ def test_nodes_are_kept_for_the_next_start(tmp_path: Path) -> None:
 
 def test_who_leaves_the_node_out_is_said(tmp_path: Path) -> None:
     assert next_start_without("n2", tmp_path, {}).startswith("nothing leaves n2 out when this job starts again")
-    assert "give sbatch --exclude=n2" in next_start_without("n2", tmp_path, {"SLURM_JOB_ID": "7"})
+    for host in ("n2", "n2.cluster.org"):
+        said = next_start_without(host, tmp_path, job := {"SLURM_JOB_ID": "7"})
+        assert said.startswith("to start the job without n2 give sbatch or salloc --exclude=n2;")
+        said = next_start_without(host, tmp_path, {**job, "HPC_TRAIN_MIN_NODES": "1"})
+        assert said.startswith("the next start in this allocation leaves n2 out where enough others are left; later")
     (tmp_path / "submission.json").touch()
     assert f"`hpc-train resume {tmp_path.name}` asks for other" in next_start_without("n2", tmp_path, {})
 

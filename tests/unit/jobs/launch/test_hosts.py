@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.launch.host_probe import AGENT_VARIABLE, agent_command, silent
+from hpc_train.jobs.launch.host_probe import (
+    AGENT_VARIABLE,
+    agent_command,
+    names_of_this_machine,
+    silent,
+)
 from hpc_train.jobs.launch.hosts import Host, host_list, parse_hosts, ranks_on
 from hpc_train.jobs.launch.mpirun import mpirun_command
 from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
@@ -135,21 +140,32 @@ def agent(tmp_path: Path) -> tuple[Path, str]:
 
 
 def test_the_hosts_that_answer_are_found(agent: tuple[Path, str]) -> None:
-    here = Host(os.uname().nodename)
-    assert silent([Host("n1"), Host("gone"), here], [agent[1]], never) == {"gone": "gone does not answer"}
-    assert silent([Host("n1"), Host("stuck")], [agent[1]], lambda: True), "is not waited for"
-    assert silent([Host("stuck")], [agent[1]], never, limit_secs=0.2) == {"stuck": "stuck does not answer"}
+    assert silent(["n1", "gone"], [agent[1]], never) == {"gone": "gone does not answer"}
+    assert silent(["n1", "stuck"], [agent[1]], lambda: True), "is not waited for"
+    assert silent(["stuck"], [agent[1]], never, limit_secs=0.2) == {"stuck": "stuck does not answer"}
 
 
-def test_this_machine_is_not_asked_by_any_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_be_asked_does_not_answer(agent: tuple[Path, str], tmp_path: Path) -> None:
+    assert silent(["n1"], [str(tmp_path / "absent")], never) == {"n1": "n1 does not answer"}
+
+
+def test_this_machine_has_all_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         if name == "unknown":
             raise socket.gaierror
-        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", ({"alias": "127.0.0.1", "other": "192.0.2.7"}[name], 0))]
+        return [
+            (
+                socket.AF_INET,
+                socket.SOCK_DGRAM,
+                0,
+                "",
+                ({"alias": "127.0.0.1", "other": "192.0.2.7", "0": "0.0.0.0"}[name], 0),
+            )
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    asked = [Host(name) for name in (os.uname().nodename, "alias", "other", "unknown")]
-    assert list(silent(asked, ["/bin/false"], never)) == ["other", "unknown"]
+    here = os.uname().nodename
+    assert names_of_this_machine([here, "alias", "other", "0", "unknown"]) == {here, "alias"}
 
 
 def test_hosts_are_asked_by_the_agent_of_mpirun(agent: tuple[Path, str], tmp_path: Path) -> None:

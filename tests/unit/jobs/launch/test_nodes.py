@@ -55,6 +55,13 @@ def test_the_nodes_of_the_first_run(text: str, kept: str, why: str) -> None:
     assert found == NextRun("run", tuple(kept.split()), why)
 
 
+def test_a_size_that_does_not_suit_the_job_is_not_changed_where_it_begins() -> None:
+    wanted = Wanted(nodes=3, min_nodes=1, ranks_per_node=1)
+    for text in ("n1+ n2+ n3+ n4+", "n1+ n2~slow+ n3+ n4~slow+"):
+        found = next_run(nodes(text), wanted, None, lambda ranks: ranks % 2 == 0)
+        assert found == NextRun("end", why="the job cannot run on the ranks of 3 nodes")
+
+
 def test_too_few_nodes_are_a_requeue() -> None:
     few = "n2 does not answer, n3 is down, 1 usable node left of 3, and min_nodes is 2"
     assert decide("n1 n2? n3=down") == NextRun("requeue", why=few)

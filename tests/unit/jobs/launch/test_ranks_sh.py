@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,21 +13,28 @@ import pytest
 
 from tests.support import LIMIT_SECS, REPOSITORY, wait_for
 
+ASKED, WATCHING = "600", "601"
+"""How many seconds the steps sleep."""
 PROGRAMS = {
     "mpirun": """[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.8" && exit
 code=$(cat "$CODE"); echo 0 >"$CODE"; exit "$code"
 """,
-    "scontrol": """case $2 in
-hostnames) echo n1; echo n2; echo n3 ;;
-job) echo "JobId=7 JobState=RUNNING Reason=None Requeue=0 Restarts=0" ;;
+    "scontrol": """case "$1 $2" in
+"show hostnames") echo n1; echo n2; echo n3 ;;
+"show job") echo "JobId=7 JobState=RUNNING Reason=None Requeue=$REQUEUE Restarts=0" ;;
+requeue*) echo "it is refused"; exit 1 ;;
 esac
 """,
     "sinfo": "",
-    "srun": """case " $* " in *" --nodelist=$STUCK "*) exec sleep 600 ;; esac
+    "srun": f"""case " $* " in
+*" --no-kill "*) exec sleep {WATCHING} ;;
+*" --nodelist=$STUCK "*) exec sleep {ASKED} ;;
+esac
 while [ "$1" != echo ]; do shift; done
 exec "$@"
 """,
     "hpc-train": """[ "$1" = next-run ] && cat "$ANSWER"
+while [ "$1" = record-end ] && [ -e "$HOLD" ]; do sleep 0.1; done
 exit 0
 """,
 }
@@ -37,11 +44,16 @@ source "$RANKS_SH"
 """
 
 
+OUTSIDE = ("PATH", "HOME", "LANG", "TMPDIR")
+"""What the scripts have of the environment of the tests, which may run in a Slurm job."""
+
+
 class Script:
     """ranks.sh in a job of three nodes of a rank each, in which mpirun ends once with `code`."""
 
     def __init__(self, folder: Path, code: int, **env: str) -> None:
         self._folder = folder
+        folder.mkdir()
         for name, text in PROGRAMS.items():
             path = folder / name
             note = f'note=$(echo {name} "$@" | tr \'\\n\' \' \'); echo "$note" >>"$CALLS"'
@@ -52,8 +64,9 @@ class Script:
         (folder / "calls").touch()
         slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
         files = {name.upper(): str(folder / name) for name in ("calls", "code", "answer")}
-        more = {"RANKS_SH": str(REPOSITORY / "slurm/ranks.sh"), "PATH": f"{folder}:{os.environ['PATH']}", **env}
-        self._env = {**os.environ, **slurm, **files, **more}
+        more = {"RANKS_SH": str(REPOSITORY / "slurm/ranks.sh"), "PATH": f"{folder}:{os.environ['PATH']}"}
+        outside = {name: os.environ[name] for name in OUTSIDE if name in os.environ}
+        self._env = {**outside, "REQUEUE": "0", **slurm, **files, **more, **env}
         self.process: subprocess.Popen[str]
 
     def answers(self, text: str) -> None:
@@ -65,74 +78,113 @@ class Script:
             ["bash", "-c", SCRIPT], env=self._env, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
 
+    def ends(self) -> tuple[int, str]:
+        """Its exit code, and what it printed."""
+        out, _ = self.process.communicate(timeout=LIMIT_SECS)
+        return self.process.returncode, out
+
     def calls(self, begin: str) -> list[str]:
         return [line for line in (self._folder / "calls").read_text().splitlines() if line.startswith(begin)]
 
-    def left(self) -> list[psutil.Process]:
-        """What still runs of it."""
+    def left(self, *command: str) -> list[psutil.Process]:
+        """What still runs of it, or of this command in it."""
         mark = str(self._folder / "calls")
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("CALLS") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                own = process.environ().get("CALLS") == mark and process.status() != psutil.STATUS_ZOMBIE
+                if own and (not command or process.cmdline() == [*command]):
                     found.append(process)
             except psutil.Error:
                 continue
         return found
 
 
+MakeScript = Callable[..., Script]
+
+
 @pytest.fixture
-def struck(tmp_path: Path) -> Iterator[Script]:
-    """Its ranks are killed, and the node n2 says nothing."""
-    script = Script(tmp_path, 137, STUCK="n2")
-    yield script
-    for process in script.left():
+def make_script(tmp_path: Path) -> Iterator[MakeScript]:
+    """Makes scripts, of which nothing is left after the test."""
+    made: list[Script] = []
+
+    def make(code: int, **env: str) -> Script:
+        made.append(Script(tmp_path / str(len(made)), code, **env))
+        return made[-1]
+
+    yield make
+    for process in [process for script in made for process in script.left()]:
         process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_that_comes_while_nodes_are_asked_is_noticed(struck: Script, number: signal.Signals) -> None:
-    struck.start()
-    wait_for(lambda: len(struck.calls("srun ")) == 3, "three questions")
-    struck.process.send_signal(number)
-    out, _ = struck.process.communicate(timeout=LIMIT_SECS)
-    assert struck.process.returncode == 137, out
-    assert not struck.calls("hpc-train next-run"), "which would count the run"
-    assert len(struck.calls("hpc-train record-end")) == 1
-    wait_for(lambda: not struck.left(), lambda: f"the end of {struck.left()}")
+@pytest.mark.parametrize(
+    ("number", "code", "requeue"),
+    [(signal.SIGUSR1, 137, "0"), (signal.SIGTERM, 137, "0"), (signal.SIGTERM, 205, "1")],
+)
+def test_a_signal_that_comes_while_nodes_are_asked_is_noticed(
+    make_script: MakeScript, number: signal.Signals, code: int, requeue: str
+) -> None:
+    script = make_script(code, STUCK="n2", REQUEUE=requeue)
+    script.start()
+    wait_for(lambda: len(script.calls("srun ")) == 3, "three questions")
+    script.process.send_signal(number)
+    assert script.ends() == (code, "")
+    assert not script.calls("hpc-train next-run"), "which would count the run"
+    assert len(script.calls("hpc-train record-end")) == 1
+    assert not script.calls("scontrol requeue"), "who sends TERM wants it to end"
+    wait_for(lambda: not script.left(), lambda: f"the end of {script.left()}")
 
 
-def test_the_ranks_go_on_where_next_run_says(tmp_path: Path) -> None:
-    script = Script(tmp_path, 205)
+def test_the_batch_node_is_watched_after_a_question_was_ended(make_script: MakeScript, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    script = make_script(137, STUCK="n2", SLURMD_NODENAME="n1", HOLD=str(hold))
+    script.start()
+    wait_for(lambda: script.left("sleep", ASKED) and script.left("sleep", WATCHING), "the questions and the watcher")
+    script.process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: script.calls("hpc-train record-end") and not script.left("sleep", ASKED), "the questions' end")
+    assert script.left("sleep", WATCHING)
+    hold.unlink()
+    assert script.ends()[0] == 137
+
+
+def test_the_ranks_go_on_where_next_run_says(make_script: MakeScript) -> None:
+    script = make_script(205)
     script.answers("run n1 n3\nn2 is down, 2 ranks on 2 nodes: n1, n3\n")
     script.start()
-    out, _ = script.process.communicate(timeout=LIMIT_SECS)
-    assert (script.process.returncode, out) == (
-        0,
-        "test: the ranks are started again: n2 is down, 2 ranks on 2 nodes: n1, n3\n",
-    )
+    assert script.ends() == (0, "test: the ranks are started again: n2 is down, 2 ranks on 2 nodes: n1, n3\n")
     (asked,) = script.calls("hpc-train next-run")
     assert "--allocated n1 n2 n3 --used n1 n2 n3 --answering n" in asked and "--code 205" in asked
     first, second = (call for call in script.calls("mpirun") if "-np" in call)
     assert "--host" not in first and "-np 2 --host n1:1,n3:1" in second
 
 
-def test_the_first_start_with_spare_nodes_leaves_out_slow_ones(tmp_path: Path) -> None:
-    for number, (answer, hosts) in enumerate(
-        {
-            "run n1 n3\nn2 is slow, 2 ranks on 2 nodes: n1, n3": "n1:1,n3:1",
-            "": "n1:1,n2:1",
-            "end\n": "n1:1,n2:1",
-        }.items()
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        script = Script(folder, 0, spare_nodes="1")
+@pytest.mark.parametrize(
+    ("code", "requeue", "requeued"),
+    [(137, "1", True), (6, "1", True), (1, "1", False), (17, "1", False), (137, "0", False)],
+)
+def test_without_an_answer_of_next_run_the_job_is_requeued(
+    make_script: MakeScript, code: int, requeue: str, requeued: bool
+) -> None:
+    script = make_script(code, REQUEUE=requeue)
+    script.answers("")
+    script.start()
+    ended, out = script.ends()
+    assert out.startswith("test: cannot find out on which nodes to go on: hpc-train next-run has not answered\n")
+    assert bool(script.calls("scontrol requeue 7")) == requeued
+    assert ended == (8 if requeued else code), "Slurm refuses it here"
+
+
+def test_the_first_start_with_spare_nodes_leaves_out_slow_ones(make_script: MakeScript) -> None:
+    for answer, hosts in {
+        "run n1 n3\nn2 is slow, 2 ranks on 2 nodes: n1, n3": "n1:1,n3:1",
+        "": "n1:1,n2:1",
+        "end\n": "n1:1,n2:1",
+    }.items():
+        script = make_script(0, spare_nodes="1")
         script.answers(answer)
         script.start()
-        out, _ = script.process.communicate(timeout=LIMIT_SECS)
-        assert script.process.returncode == 0
-        assert out == ("test: n2 is slow, 2 ranks on 2 nodes: n1, n3\n" if "slow" in answer else "")
+        assert script.ends() == (0, "test: n2 is slow, 2 ranks on 2 nodes: n1, n3\n" if "slow" in answer else "")
         (asked,) = script.calls("hpc-train next-run")
         assert "--answering n1 n2 n3 --states  " in asked + "  " and "--code" not in asked
         assert f"-np 2 --host {hosts}" in script.calls("mpirun -np")[0]

@@ -18,6 +18,7 @@ from hpc_train.jobdir.paths import REQUEUES_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.progress_check import CutRun, idle_runs
 from hpc_train.jobs.launch.record_end import (
+    Requeue,
     find_job_dir,
     newest_step,
     record_begin,
@@ -29,7 +30,7 @@ from hpc_train.jobs.launch.record_end import (
 def job_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a job that has run for a minute."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     write_status(tmp_path / "run", "running")
     return tmp_path / "run"
@@ -63,6 +64,17 @@ def runs(*saved: bool, step: int | None = 40) -> list[CutRun]:
 )
 def test_runs_that_saved_nothing_are_counted_from_the_last(past: list[CutRun], restarts: int, idle: int) -> None:
     assert idle_runs(past, restarts) == idle
+
+
+def cut_run(job_dir: Path, why: Requeue = "warning") -> int:
+    """record_end of a run that is cut; the next one begins."""
+    code = record_end(job_dir, 3, why)
+    begin_next_run()
+    return code
+
+
+def begin_next_run() -> None:
+    os.environ["SLURM_RESTART_COUNT"] = str(int(os.environ["SLURM_RESTART_COUNT"]) + 1)
 
 
 @pytest.mark.parametrize("state", ["running", "requeued"])
@@ -107,19 +119,19 @@ def test_the_first_run_of_a_job_may_go_on_from_checkpoints_of_another(
     old = job_dir / "checkpoints/step-00000040"
     old.mkdir()
     os.utime(old, (time.time() - 3600, time.time() - 3600))
-    assert [record_end(job_dir, 3, "warning") for _ in range(3)] == [0, 0, 8]
+    assert [cut_run(job_dir) for _ in range(3)] == [0, 0, 8]
     assert "3 runs in a row have saved no checkpoint newer than step 40" in capsys.readouterr().out
     assert status(job_dir)["state"] == "stopped"
 
 
 def test_progress_and_another_job_begin_the_count_anew(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job_dir / "checkpoints/step-00000040").mkdir()
-    assert [record_end(job_dir, 3, "warning") for _ in range(3)] == [0, 0, 0], "the first of them saved it"
+    assert [cut_run(job_dir) for _ in range(3)] == [0, 0, 0], "the first of them saved it"
     (job_dir / "checkpoints/step-00000050").mkdir()
-    assert [record_end(job_dir, 3, "lost-node") for _ in range(3)] == [0, 0, 0]
-    assert record_end(job_dir, 3, "warning") == 8
+    assert [cut_run(job_dir, "lost-node") for _ in range(3)] == [0, 0, 0]
+    assert cut_run(job_dir) == 8
     monkeypatch.setenv("SLURM_JOB_ID", "8")
-    assert record_end(job_dir, 3, "warning") == 0
+    assert cut_run(job_dir) == 0
 
 
 def test_a_line_that_a_full_disk_has_cut_off_is_passed_over(job_dir: Path) -> None:
@@ -353,9 +365,21 @@ def test_the_next_run_is_noted(job_dir: Path) -> None:
     words = ("--code=205", "--answering=n1\n", "--states=n1=mixed n2=down*", "job.yaml", "--job-dir", str(job_dir))
     assert ask_next_run(*words) == ["run n1", "n2 is down, 1 rank on 1 node: n1"]
     assert status(job_dir)["state"] == "requeued"
+    begin_next_run()
     assert ask_next_run(*words)[0] == "run n1"
+    begin_next_run()
     assert ask_next_run(*words)[0] == "stop", "three runs have saved nothing"
     assert (status(job_dir)["state"], status(job_dir)["exit_code"]) == ("stopped", 8)
+
+
+def test_a_run_is_counted_once(job_dir: Path) -> None:
+    """Where a signal comes when next-run has just noted it, the job is requeued."""
+    for idle in range(3):
+        said = ask_next_run("--code=205", "--answering=n1", "job.yaml", "--job-dir", str(job_dir))
+        assert said[0] == ("run n1" if idle < 2 else "stop")
+        assert record_end(job_dir, 205, "lost-node") == (0 if idle < 2 else 8)
+        assert len((job_dir / REQUEUES_FILE).read_text().splitlines()) == idle + 1
+        begin_next_run()
 
 
 def test_a_requeue_is_left_to_record_end(job_dir: Path) -> None:
