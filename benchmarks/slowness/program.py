@@ -41,12 +41,15 @@ def same_batch(_: Any = None) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def slowed(step: TrainStep, slower: float) -> TrainStep:
-    """`step`, which takes longer by the part `slower` of what the steps before took this rank without its waiting."""
-    own: deque[float] = deque([0.0], maxlen=RECENT)
+def slowed(step: TrainStep, slower: float, own: deque[float]) -> TrainStep:
+    """`step`, which takes longer by the part `slower` of what the steps before took this rank without its waiting.
+
+    Args:
+        own: Is given these times.
+    """
 
     def dispatch(batch: Any, flags: Flags) -> Callable[[], StepReport]:
-        time.sleep(slower * median(own))
+        time.sleep(slower * median(own or [0.0]))
         wait = step(batch, flags)
 
         def report() -> StepReport:
@@ -70,9 +73,12 @@ def main() -> None:
         str(args.job_dir), save_checkpoints_steps=10**9, report=False, save_summary_steps=args.record_steps
     )
     slower = 0.0 if ht.is_chief() else args.slower
-    with patch.object(train_step, "reporting", lambda *given: slowed(reporting(*given), slower)):
+    own: deque[float] = deque(maxlen=RECENT)
+    with patch.object(train_step, "reporting", lambda *given: slowed(reporting(*given), slower, own)):
         spec = ht.TrainSpec(same_batch, max_steps=args.steps)
         ht.train_and_evaluate(ht.Estimator(model_of, run, {}), spec, ht.EvalSpec(same_batch, steps=1))
+    if not own:
+        raise RuntimeError("training has made no step by way of train_step.reporting: nobody was slowed")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ def nvidia_device_count() -> int:
     return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
+def open_gpus(folder: Path = Path("/dev")) -> list[str]:
+    """GPUs of this node that this process may open: a scheduler may hide others by a cgroup, or have them left out."""
+    return sorted(path.name for path in folder.glob("nvidia[0-9]*") if os.access(path, os.R_OK | os.W_OK))
+
+
 def set_up_tensorflow(world: World) -> str:
     """Gives TensorFlow this rank's threads and lets GPU memory grow. Local; returns the device's name.
 

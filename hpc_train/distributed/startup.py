@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.distributed import launch_env
-from hpc_train.distributed.devices import nvidia_device_count
+from hpc_train.distributed.devices import nvidia_device_count, open_gpus
 from hpc_train.distributed.world import Threads, World
 from hpc_train.errors import UserError
 from hpc_train.telemetry import units
@@ -62,7 +62,8 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     if device is not None and own_device:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
-    users, world.devices = _node_of(world, mask, [os.environ.get("CUDA_VISIBLE_DEVICES")] if gpus else [])
+    devices = [os.environ.get("CUDA_VISIBLE_DEVICES")] if gpus else []
+    users, world.devices = _node_of(world, mask, devices, open_gpus() if gpus else [])
     fair = launch_env.fair_cores(users, mask)
     world.cores = launch_env.threads_wanted(os.environ) or fair
     os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
@@ -74,19 +75,25 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     return world
 
 
-def _node_of(world: World, mask: list[int], devices: list[str | None]) -> tuple[dict[int, int], list[str | None]]:
-    """How many ranks of this host may use each core that any may use, and what `devices` they have. Collective."""
+def _node_of(
+    world: World, mask: list[int], devices: list[str | None], gpus: list[str]
+) -> tuple[dict[int, int], list[str | None] | None]:
+    """How many ranks of this host may use each core that any may use, and what `devices` they have. Collective.
+
+    None instead of those where not all of its ranks may open the same `gpus`.
+    """
     for attempt in itertools.count():
         here = world.split(zlib.crc32(f"{attempt} {world.host}".encode()) >> 1)
         alike = here.broadcast(world.host) == world.host
         if world.first(None if alike else True) is None:  # else two hosts have one number
             break
         here.free()
-    told: list[Any] = here.gather((mask, devices)) or []
-    users = list(Counter(core for cores, _ in told for core in cores).items())
-    users, devices = here.broadcast((users, [device for _, visible in told for device in visible]))
+    told: list[Any] = here.gather((mask, devices, gpus)) or []
+    users = list(Counter(core for cores, _, _ in told for core in cores).items())
+    same = all(opened == told[0][2] for _, _, opened in told)
+    users, every = here.broadcast((users, [device for _, own, _ in told for device in own] if same else None))
     here.free()
-    return dict(users), devices
+    return dict(users), every
 
 
 def _notes(without_memory: Sequence[str]) -> list[str]:

@@ -49,6 +49,7 @@ class World:
         on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
         devices: What ranks of this node have as CUDA_VISIBLE_DEVICES, None for one without it; of a node with GPUs.
+            None: its ranks may open different ones, so that a number is another GPU for each.
         process_sets: Horovod's, by their ranks, once it runs.
         notes: What the user should know of how the ranks were joined; the same on all.
         apart: Whether each rank leaves by itself, and without MPI_Finalize, since one may be lost: with `leave`.
@@ -64,7 +65,7 @@ class World:
         self._horovod: Any = None
         self.process_sets: dict[tuple[int, ...], Any] = {}
         self.notes: list[str] = []
-        self.devices: list[str | None] = []
+        self.devices: list[str | None] | None = []
         self._known: BaseException | None = None
         self.apart = False
 

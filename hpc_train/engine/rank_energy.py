@@ -42,8 +42,7 @@ class RankEnergy:
         joules = self.meter.read()
         if joules is None:
             return {JOULES: BROKEN}
-        still = {STILL: float(len(names))} if (names := self.meter.still) else {}
-        return {JOULES: joules, SECS: self.meter.secs, **still}
+        return {JOULES: joules, SECS: self.meter.secs, STILL: float(len(self.meter.still))}
 
 
 @contextmanager

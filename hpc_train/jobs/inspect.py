@@ -31,11 +31,17 @@ def inspect_jobs(job_dirs: Sequence[Path]) -> list[JobStatus]:
 
 
 def with_queue_energy(found: JobStatus) -> JobStatus:
-    """`found` with `queue_joules` in its `energy`, where the job has ended unmeasured and its queue has counted."""
-    if not found.has_ended or (found.energy or {}).get("joules") is not None:
+    """`found` with `queue_joules` in its `energy`, where the job has ended not wholly measured, and its queue counts.
+
+    That is of all that ran under the job's number: asked for only where `hpc-train submit` has queued this job as that.
+    """
+    if not found.has_ended or (found.energy or {}).get("complete") is True:
         return found
     record = read_record(Path(found.job_dir))
-    joules = None if record.copied else backend_of(record).joules(record)
+    submission = record.submission
+    if record.copied or submission is None or submission.job_id != record.status.get("job_id"):
+        return found
+    joules = backend_of(record).joules(record)
     return found if joules is None else replace(found, energy={**(found.energy or {}), "queue_joules": joules})
 
 

@@ -205,8 +205,8 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "slow", text_cell(text, "yellow")
     if job.energy and "joules" in job.energy:
         yield "energy", text_cell(in_words(job.energy))
-    elif job.energy and "queue_joules" in job.energy:
-        less = ", without nodes that were lost" if job.restart_reason else ""
+    if job.energy and "queue_joules" in job.energy:
+        less = "; nodes that were lost may be missing" if job.restart_reason else ""
         of = "as its queue has counted its nodes, from their allocation to its end"
         yield "energy", text_cell(f"{amount(job.energy['queue_joules'])}, {of}{less}")
     if job.staged:

@@ -5,7 +5,7 @@
       rank-<r>.json      it is lost: rank, signal, time
       left-<r>           it has done its part; what it has measured, by name
 
-Nothing of it stays of a job that lost no rank.
+Nothing of it stays of a job that lost no rank: the job's end takes it away, or its next start.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from hpc_train.files import replace_text
 from hpc_train.folders import make_folder, remove, remove_folder
 from hpc_train.telemetry.json_files import read_json
 
+PREFIX = "lost-"
+"""Of the folder's name; a run's identity follows."""
 LOOK_SECS = 1.0
 """Between two looks into the folder."""
 
@@ -56,13 +58,27 @@ def gone_ranks(folder: Path) -> set[int]:
     return set()
 
 
-def forget_left(folder: Path) -> None:
-    """Takes the folder away where nobody was lost, else what is of no use any more. For the chief, at the end."""
+def forget_left(folder: Path, over: bool = False) -> None:
+    """Takes the folder away where nobody was lost, else what is of no use any more. For the chief, at the end.
+
+    Args:
+        over: Whether the run is over, and no guard of it looks into the folder any more.
+    """
     with suppress(OSError):
-        for name in os.listdir(folder):
-            if name.startswith("left-"):
+        names = os.listdir(folder)
+        idle = ("left-", "gone-") if over and not any(name.startswith("rank-") for name in names) else ("left-",)
+        for name in names:
+            if name.startswith(idle):
                 remove(folder / name, missing_ok=True)
         remove_folder(folder)
+
+
+def forget_earlier(logs: Path) -> None:
+    """The same of all earlier runs, which may have ended before they could. For the chief, before it makes its own."""
+    with suppress(OSError):
+        for name in os.listdir(logs):
+            if re.fullmatch(rf"{PREFIX}[0-9a-f]+", name):
+                forget_left(logs / name, over=True)
 
 
 class LostRanks:
@@ -74,6 +90,7 @@ class LostRanks:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.known = folder, list[LostRank]()
+        forget_earlier(folder.parent)
         make_folder(folder)
         self._next = 0.0
 

@@ -68,8 +68,9 @@ class CpuClock:
             others = self._others_secs()
             self._seen, self._taken = (now, others), None
             if before is not None and others is not None and before[0] == others[0]:
-                spare = len(others[0]) - self._cores  # which others may have
-                self._taken = min(1.0, max(0.0, (others[1] - before[1]) / (now - before_at) - spare) / self._cores)
+                own = min(self._cores, len(others[0]))  # OMP_NUM_THREADS may be more than there are
+                spare = len(others[0]) - own  # which others may have
+                self._taken = min(1.0, max(0.0, (others[1] - before[1]) / (now - before_at) - spare) / own)
         return self._taken
 
     def _others_secs(self) -> tuple[set[int], float] | None:

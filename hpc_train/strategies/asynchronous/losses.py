@@ -16,7 +16,7 @@ from hpc_train.errors import JobEndedError, UserError
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.outcome import EXIT_FAILED, STOP_CODES
 from hpc_train.resilience.guard import ALLOWED, is_guarded
-from hpc_train.resilience.lost_ranks import LostRank, LostRanks, forget_left, gone_ranks, measured_by, note_left
+from hpc_train.resilience.lost_ranks import PREFIX, LostRank, LostRanks, forget_left, gone_ranks, measured_by, note_left
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.parts import AsyncParts
 from hpc_train.telemetry.reporter import by_rank
@@ -32,7 +32,7 @@ GUARDED_BY = "Open MPI v4."
 
 def losses_of(context: RunContext) -> Path:
     """The folder in which guards note lost ranks of this run."""
-    return context.job_dir / LOGS / f"lost-{context.plan.run_id}"
+    return context.job_dir / LOGS / f"{PREFIX}{context.plan.run_id}"
 
 
 def check_guard(config: RunConfig) -> None:
@@ -116,11 +116,11 @@ class Losses:
             raise JobEndedError(f"the last worker that trained is lost after step {step}", EXIT_FAILED)
 
     def _report(self, lost: LostRank, step: int) -> None:
-        left = self._roles.readers - len(self._ranks.known)
-        log.warning(
-            f"rank {lost.rank} was killed by {lost.signal} after step {step}: the job goes on with {left} of "
-            f"{self._roles.readers} workers; its next start has all of them"
-        )
         ranks = sorted(one.rank for one in self._ranks.known)
+        left = len(self._server.clocks.training - {rank - self._roles.servers for rank in ranks})
+        goes_on = f"the job goes on with {left} of {self._roles.readers} workers" if left else "no other worker trains"
+        log.warning(
+            f"rank {lost.rank} was killed by {lost.signal} after step {step}: {goes_on}; its next start has all of them"
+        )
         self._reporter.status.update(state="running", lost_ranks=ranks)
         self._reporter.metrics.note("lost_rank", step, rank=lost.rank, signal=lost.signal, left=left)

@@ -11,7 +11,7 @@ from hpc_train.telemetry.units import counted
 
 NOT_MEASURED = "not measured"
 JOULES, SECS, STILL = "joules", "joules_secs", "joules_still"
-"""What a rank that measures tells, by name; the last one where there are such counters. See EnergyAccount.note."""
+"""What a rank that measures tells, by name. See EnergyAccount.note."""
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.telemetry.energy.counter import Counter, NotMeasuredError
+from hpc_train.text import visible
 
 ORDER_VARIABLE, AS_NVML = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 
 
-def nvml(library: Any = None, devices: Sequence[str | None] = (None,)) -> list[Counter]:
+def nvml(library: Any = None, devices: Sequence[str | None] | None = (None,)) -> list[Counter]:
     """Of each GPU that the ranks use, empty where there is none. NotMeasuredError where one does not count.
 
     Needs pynvml (PyPI: nvidia-ml-py).
 
     Args:
         library: In the place of pynvml.
-        devices: What ranks have as CUDA_VISIBLE_DEVICES; None: all that NVML shows this process.
+        devices: What ranks have as CUDA_VISIBLE_DEVICES, each None: all that NVML shows this process. None: ranks may
+            open different ones, so that this process does not see those of the others.
     """
     if library is None:
         if not Path("/proc/driver/nvidia/version").exists():
@@ -28,10 +30,15 @@ def nvml(library: Any = None, devices: Sequence[str | None] = (None,)) -> list[C
             import pynvml as library  # type: ignore[import-not-found,import-untyped,no-redef,unused-ignore]
         except ImportError:
             raise NotMeasuredError("pynvml is not installed (pip install nvidia-ml-py)") from None
+    if devices is None:
+        raise NotMeasuredError(
+            "each rank may open its own alone (srun --gpus-per-task); --gpu-bind=none shows them all"
+        )
     try:
         library.nvmlInit()
         handles = [library.nvmlDeviceGetHandleByIndex(number) for number in range(library.nvmlDeviceGetCount())]
-        names = [str(library.nvmlDeviceGetUUID(handle)) for handle in handles]
+        told = [library.nvmlDeviceGetUUID(handle) for handle in handles]
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in told]  # bytes in old versions
         alike = os.environ.get(ORDER_VARIABLE) == AS_NVML or len({*map(library.nvmlDeviceGetName, handles)}) < 2
         found: dict[str, Counter] = {}
         for number in used(names, devices, alike):
@@ -53,7 +60,7 @@ def used(names: Sequence[str], devices: Sequence[str | None], alike: bool) -> li
         alike: Whether CUDA numbers them as NVML does.
 
     Raises:
-        NotMeasuredError: Ranks use parts of GPUs, or CUDA numbers them in another order.
+        NotMeasuredError: Ranks use parts of GPUs, or one that is not in `names`; or CUDA numbers them in another order.
     """
     found: dict[int, None] = {}
     for text in devices:
@@ -64,6 +71,8 @@ def used(names: Sequence[str], devices: Sequence[str | None], alike: bool) -> li
             if word.isdecimal() and not alike and text is not None:
                 raise NotMeasuredError(f"which are the job's is not known without {ORDER_VARIABLE}={AS_NVML}")
             known = [number for number, name in enumerate(names) if _is(word, number, name)]
+            if word.startswith("GPU-") and not known:
+                raise NotMeasuredError(f"{visible(word)} is not shown to the rank that reads the counters")
             if not known:
                 break
             found.update(dict.fromkeys(known))

@@ -41,7 +41,7 @@ class NodeCounters:
 
 
 def node_counters(
-    system: Path | None = None, library: Any = None, devices: Sequence[str | None] = (None,)
+    system: Path | None = None, library: Any = None, devices: Sequence[str | None] | None = (None,)
 ) -> NodeCounters:
     """What this node counts. Local; reads a few small files.
 

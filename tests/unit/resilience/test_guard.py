@@ -105,6 +105,18 @@ def test_nothing_is_left_of_a_job_that_lost_no_rank(tmp_path: Path) -> None:
     assert gone_ranks(folder) == set()
 
 
+def test_what_earlier_runs_left_is_taken_away_unless_they_lost_a_rank(tmp_path: Path) -> None:
+    left = {"lost-0a": ["left-1", "gone-2"], "lost-1b": [], "lost-2c": ["rank-3.json", "gone-3"], "lost-x": ["left-1"]}
+    for folder, names in left.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).touch()
+    (tmp_path / "lost-3d").symlink_to(tmp_path / "lost-x")
+    LostRanks(tmp_path / "lost-4e")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lost-2c", "lost-3d", "lost-4e", "lost-x"]
+    assert gone_ranks(tmp_path / "lost-2c") == {3}
+
+
 def test_a_rank_is_lost_where_its_folder_is_gone_as_without_a_guard(tmp_path: Path) -> None:
     process, pid, _ = started(tmp_path / "none", 3, **GUARDED)
     os.kill(pid, signal.SIGKILL)

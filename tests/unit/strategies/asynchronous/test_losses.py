@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from hpc_train.config.run_config import RunConfig
 from hpc_train.distributed.tensors import nbytes_of
 from hpc_train.errors import UserError
+from hpc_train.resilience.lost_ranks import LostRank
 from hpc_train.strategies.asynchronous import losses
-from hpc_train.strategies.asynchronous.losses import check_guard
+from hpc_train.strategies.asynchronous.losses import Losses, check_guard
 from hpc_train.strategies.asynchronous.parts import carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
 
@@ -44,6 +46,26 @@ def test_what_has_no_guards_is_refused_by_name(
     else:
         with pytest.raises(UserError, match=words):
             check_guard(CONTINUE)
+
+
+@pytest.mark.parametrize(
+    ("training", "left", "words"),
+    [
+        ({0, 1, 2, 3}, 2, "the job goes on with 2 of 4 workers; its next start"),
+        ({1, 2, 3}, 1, "the job goes on with 1 of 4 workers; its next start"),  # the input of 0 has ended
+        ({2, 3}, 0, "no other worker trains; its next start"),
+    ],
+)
+def test_only_those_that_train_go_on(
+    caplog: pytest.LogCaptureFixture, training: set[int], left: int, words: str
+) -> None:
+    one: Any = Losses.__new__(Losses)
+    one._reporter, one._roles = MagicMock(), SimpleNamespace(servers=2, readers=4)
+    one._ranks = SimpleNamespace(known=[LostRank(5, "SIGKILL"), LostRank(4, "SIGBUS")])
+    one._server = SimpleNamespace(clocks=SimpleNamespace(training=frozenset(training)))
+    one._report(one._ranks.known[1], 7)
+    assert f"rank 4 was killed by SIGBUS after step 7: {words}" in caplog.text
+    one._reporter.metrics.note.assert_called_once_with("lost_rank", 7, rank=4, signal="SIGBUS", left=left)
 
 
 def saved(carried: list[Any], lost: set[int]) -> tuple[int, float]:

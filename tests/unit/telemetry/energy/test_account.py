@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from hpc_train.telemetry.energy.account import EnergyAccount, Metered, amount, in_words
+from hpc_train.engine.rank_energy import RankEnergy
+from hpc_train.telemetry.energy import meter as meter_module
+from hpc_train.telemetry.energy.account import STILL, EnergyAccount, Metered, amount, in_words
 from hpc_train.telemetry.energy.counter import Counter
 from hpc_train.telemetry.energy.meter import Meter
 from hpc_train.telemetry.status import sound_energy
-from tests.support import wait_for
+from tests.support import LIMIT_SECS, wait_for
 
 
 class Source:
@@ -49,16 +52,42 @@ def test_what_no_machine_takes_or_no_counter_tells_ends_the_measurement() -> Non
 
 def test_a_counter_that_stands_still_beside_others_is_named(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    moves, stands, late = Source(1.0, 2.0, 3.0, 4.0), Source(5.0), Source(0.0, 0.0, 0.0, 1.0)
+    moves, stands, late = Source(1.0, 2.0, 2.0, 3.0, 4.0), Source(5.0), Source(0.0, 0.0, 0.0, 0.0, 1.0)
     with Meter([moves.counter, stands.counter, late.counter], 3600, lambda: now) as meter:
         now = 10.0
         assert (meter.read(), meter.secs, meter.still) == (1.0, 10.0, [])
+        assert RankEnergy(meter, None).taken()[STILL] == 0.0, "told, so that what was said is taken back"
         now = 70.0
         assert (meter.read(), meter.secs, meter.still) == (2.0, 70.0, ["c", "c"])
         assert "c, c stands still" in caplog.text
         one = EnergyAccount({0: Metered("n1", "GPUs")}, meter, None)
         (node,) = one.field(1)["nodes"]  # reads it again
         assert (node["lacks"], node["joules"], node["secs"]) == ("1 counter standing still", 4.0, 70.0)
+
+
+def test_a_counter_that_blocks_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, blocked, free = Source(1.0, 2.0, 3.0), threading.Event(), threading.Event()
+
+    def read() -> float:
+        if first.values[0] == 2.0:
+            blocked.set()
+            assert free.wait(LIMIT_SECS)
+        return first.read()
+
+    monkeypatch.setattr(meter_module, "PATIENCE_SECS", 0.01)
+    with Meter([Counter("c", read)], every_secs=3600) as meter:
+        assert meter.read() == 0.0 and blocked.wait(LIMIT_SECS)
+        monkeypatch.setattr(meter_module, "PATIENCE_SECS", LIMIT_SECS)
+        assert [meter.read() for _ in range(9)] == [0.0] * 9, "as last read, at once"
+        free.set()
+        wait_for(lambda: meter.joules == 1.0, "the reading ends")
+        wait_for(lambda: meter.read() == 2.0, "it is read again")
+
+
+def test_a_meter_that_has_ended_tells_what_it_has() -> None:
+    with Meter([Source(1.0, 2.0, 3.0).counter], every_secs=3600) as meter:
+        assert meter.read() == 1.0
+    assert meter.read() == 1.0
 
 
 def test_a_meter_reads_by_itself() -> None:
@@ -96,6 +125,9 @@ def test_the_account_adds_nodes_and_runs() -> None:
     assert second.field(10)["total_joules"] == 173.0
     assert in_words(found) == "170 J, 340 J per 1,000 examples (GPUs)"
     first.note([120.0, None, 60.0], [60.0, None, 30.0], [None, None, 2.0])
+    first.note([], still=[None, None, 0.0])
+    assert first.field(500)["nodes"][1]["lacks"] == "memory: no", "it has moved again"
+    first.note([], still=[None, None, 2.0])
     nodes = [(node["joules"], node["secs"], node["lacks"]) for node in first.field(500)["nodes"]]
     assert nodes == [(120.0, 60.0, "memory: no"), (60.0, 30.0, "memory: no; 2 counters standing still")]
 

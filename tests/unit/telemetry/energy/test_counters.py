@@ -131,6 +131,15 @@ def test_gpus_that_are_not_known_are_not_counted(monkeypatch: pytest.MonkeyPatch
     assert values(nvml(two, ["1"])) == {"GPU-b": 5.0}
     with pytest.raises(NotMeasuredError, match="MIG"):
         nvml(two, ["MIG-7"])
+    with pytest.raises(NotMeasuredError, match="GPU-c is not shown to the rank"):
+        nvml(two, ["GPU-b", "GPU-c"])
+    with pytest.raises(NotMeasuredError, match="each rank may open its own alone"):
+        nvml(two, None)
+
+
+def test_an_old_library_names_gpus_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gpus, "nvmlDeviceGetUUID", lambda _, device: device.encode())
+    assert values(nvml(Gpus(), ["GPU-b"])) == {"GPU-b": 5.0}
 
 
 def test_trials_that_share_a_node_are_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

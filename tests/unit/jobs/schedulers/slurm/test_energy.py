@@ -73,6 +73,36 @@ def test_a_job_that_was_not_measured(programs: Path, tmp_path: Path) -> None:
     assert call.split() == ["--noheader", "--parsable2", "--jobs=7", "--format=JobID,ConsumedEnergyRaw"]
 
 
+def shown(job_dir: Path) -> str:
+    Console(file=(text := io.StringIO()), width=200).print(description(with_queue_energy(inspect_job(job_dir))))
+    return text.getvalue()
+
+
+def test_both_figures_are_shown_where_some_nodes_were_not_measured(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(programs, "echo '7.extern|4500'")
+    nodes = [{"host": "a", "joules": 30.0, "covers": "GPUs"}, {"host": "b", "covers": "GPUs"}]
+    job_dir = job_with(tmp_path, energy={"joules": 30.0, "complete": False, "nodes": nodes})
+    assert "30 J (GPUs); incomplete: of 1 of 2 nodes" in shown(job_dir)
+    assert "4.5 kJ, as its queue has counted its nodes" in shown(job_dir)
+    assert "may be missing" not in shown(job_dir)
+    monkeypatch.setattr(slurm_queue, "seen", lambda *_: QueueState("ended", requeues=1))
+    job_dir = job_with(tmp_path, energy=None, restarts=1, restart_reason="a node was lost")
+    assert "from their allocation to its end; nodes that were lost may be missing" in shown(job_dir)
+
+
+def test_what_shares_an_allocation_is_not_given_all_of_it(programs: Path, tmp_path: Path) -> None:
+    answers(programs, "echo '7.extern|4500'")
+    job_dir = job_with(tmp_path, energy={"not_measured": "no counters"})
+    a_submission(backend="slurm", job_id="6").save(job_dir)  # 7 is the allocation of a later launch by hand
+    assert "4.5 kJ" not in shown(job_dir)
+    (job_dir / "submission.json").unlink()
+    assert inspect_job(job_dir).job_id == "7"
+    assert "4.5 kJ" not in shown(job_dir)
+    assert not (programs / "calls").exists()
+
+
 def test_others_are_not_asked_about(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers(programs, "echo '7.extern|4500'")
     found = inspect_job(job_with(tmp_path, energy={"joules": 3.0, "complete": True}))
