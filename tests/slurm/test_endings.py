@@ -325,9 +325,10 @@ SRUN = """\
 for word in "$@"; do
     case $word in
         --output=none) exec sleep 600 ;; # that looks after the batch node
-        --nodelist=*) [[ $word != "--nodelist=$DEAD" ]]; exit ;;
+        --nodelist="$DEAD") exit 1 ;;
     esac
 done
+exec "${@: -2}" # echo NODE
 """
 SINFO = """\
 #!/bin/bash
