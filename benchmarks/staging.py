@@ -17,7 +17,7 @@ from pathlib import Path
 from staged.jobs import Settings, run, waits, write_shards
 from staged.page import BENCHMARK, SOURCE, STAGED, make_page, records
 from staged.source import Source, slow_source
-from support.launch import check_mpirun, check_ranks
+from support.launch import check_mpirun, check_ranks, working_parent
 from support.results import Results, open_results
 from support.usage import MissingError, make_parser, run_main, tell
 
@@ -52,7 +52,7 @@ def main() -> int:
         settings = Settings(args.ranks, megabytes=6, step_ms=1, batch_rows=8, passes=1, quick=True)
     with (
         open_results(args, BENCHMARK, asdict(settings)) as results,
-        tempfile.TemporaryDirectory(dir=args.dir, prefix="staging-") as name,
+        tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="staging-") as name,
         source_of(results, settings, Path(name)) as source,
     ):
         shards, work = source.folder if source else Path(name), Path(name) / "work"
