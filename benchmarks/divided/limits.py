@@ -11,9 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from support.control_group import control_group, set_limit
+from support.control_group import prefix as in_group
 
 CGROUP, PRIVATE = "a memory cgroup", "private memory (RLIMIT_DATA)"
 """PRIVATE: what a process may have of writable memory of its own, touched or not; maps of files, and addresses that are
@@ -60,30 +62,11 @@ def run_in_group(nbytes: int, command: Sequence[str]) -> int:
     Raises:
         OSError: This process may not make one.
     """
-    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    first = next((path for _, controllers, path in groups if "memory" in controllers.split(",")), None)
-    if first is not None:
-        within, limit = Path("/sys/fs/cgroup/memory" + first), "memory.limit_in_bytes"
-    else:
-        within, limit = Path("/sys/fs/cgroup" + groups[-1][2]), "memory.max"
-    group = within / f"hpc_train-{os.getpid()}"
-    group.mkdir()
-    try:
-        (group / limit).write_text(str(nbytes))
+    with control_group("memory") as group:
+        set_limit(group, ("memory.limit_in_bytes", str(nbytes)), ("memory.max", str(nbytes)))
         signal.signal(signal.SIGTERM, lambda *_: None)  # that is for the command; what it leaves is removed here
-        code = subprocess.call(["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command])
-    finally:
-        _remove(group)
+        code = subprocess.call([*in_group(group), *command])
     return 128 - code if code < 0 else code
-
-
-def _remove(group: Path) -> None:
-    """Once all in it have ended, which takes a moment after a kill."""
-    for _ in range(100):
-        try:
-            return group.rmdir()
-        except OSError:
-            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.control_group import control_group, prefix, set_limit
 from support.page_cache import drop
 from support.usage import MissingError
 
@@ -38,7 +39,7 @@ class Source:
     @property
     def prefix(self) -> list[str]:
         """Before a command that is to run in the group."""
-        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.group / "cgroup.procs")]
+        return prefix(self.group)
 
 
 @contextmanager
@@ -60,9 +61,11 @@ def slow_source(parent: Path, nbytes: int, bytes_per_sec: int) -> Iterator[Sourc
         stack.callback(_run, "losetup", "--detach", device)
         _run("mount", "-o", "noatime", device, str(folder))
         stack.callback(_unmount, folder)
-        group = _group()
-        stack.callback(_remove, group)
-        _limit(group, Path(device).stat().st_rdev, bytes_per_sec)
+        try:
+            group = stack.enter_context(control_group("blkio"))
+            _limit(group, Path(device).stat().st_rdev, bytes_per_sec)
+        except OSError as error:
+            raise MissingError(f"what is read cannot be limited: {error.strerror} ({error.filename})") from None
         source = Source(folder, group)
         _try(source, bytes_per_sec)
         yield source
@@ -78,29 +81,10 @@ def _run(*command: str) -> str:
     return done.stdout.strip()
 
 
-def _group() -> Path:
-    """A new control group that can limit what is read, within this process's own."""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    first = next((path for _, controllers, path in lines if "blkio" in controllers.split(",")), None)
-    within = Path(f"/sys/fs/cgroup/blkio{first}" if first is not None else f"/sys/fs/cgroup{lines[-1][2]}")
-    group = within / f"hpc_train-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        raise MissingError(f"{group}: {error.strerror}") from None
-    return group
-
-
 def _limit(group: Path, device: int, bytes_per_sec: int) -> None:
     number = f"{os.major(device)}:{os.minor(device)}"
-    first, second = group / "blkio.throttle.read_bps_device", group / "io.max"
-    try:
-        if first.exists():
-            first.write_text(f"{number} {bytes_per_sec}")
-        else:
-            second.write_text(f"{number} rbps={bytes_per_sec}")
-    except OSError as error:
-        raise MissingError(f"{group}: what is read cannot be limited: {error.strerror}") from None
+    first = "blkio.throttle.read_bps_device", f"{number} {bytes_per_sec}"
+    set_limit(group, first, ("io.max", f"{number} rbps={bytes_per_sec}"))
 
 
 def _try(source: Source, bytes_per_sec: int) -> None:
@@ -124,11 +108,3 @@ def _unmount(folder: Path) -> None:
         except MissingError:
             time.sleep(0.1)
     _run("umount", "--lazy", str(folder))
-
-
-def _remove(group: Path) -> None:
-    for _ in range(100):
-        try:
-            return group.rmdir()
-        except OSError:
-            time.sleep(0.1)

@@ -115,10 +115,8 @@ class _Copier:
                     state = READY
                 except OSError as error:
                     log.warning(visible(f"stage: {path}: {error.strerror or error}; it is read where it is"))
-                except BaseException:
+                finally:
                     self._give_back(number, size, state, copy)
-                    raise
-                self._give_back(number, size, state, copy)
         except StoppedError:
             self._stopped = True
         except BaseException as error:
