@@ -18,7 +18,8 @@ AGENT = """#!/bin/bash
 host=$1; shift
 [ -e "$HOSTS/lost-$host" ] && exit 255
 mkdir -p "$HOSTS_TMP/$host"
-exec setsid env -u OMPI_MCA_orte_local_tmpdir_base TMPDIR="$HOSTS_TMP/$host" LOST="$HOSTS/lost-$host" sh -c "$*"
+unset OMPI_MCA_orte_tmpdir_base OMPI_MCA_orte_local_tmpdir_base # ssh would not pass them on; each host has its own /tmp
+exec setsid env TMPDIR="$HOSTS_TMP/$host" LOST="$HOSTS/lost-$host" sh -c "$*"
 """
 LOSE_HOST = """
             open(os.environ["LOST"], "w").close()

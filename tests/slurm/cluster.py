@@ -66,6 +66,7 @@ ReturnToService=2
 KillWait=20
 SlurmdTimeout={slurmd_timeout_secs}
 MailProg=/bin/true
+TmpFS={root}/tmp/%n
 TaskProlog={root}/own_tmp
 {controller_parameters}
 {nodes}
@@ -234,7 +235,7 @@ class SlurmCluster:
         return False
 
     def _write_files(self) -> None:
-        for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in self.nodes)):
+        for directory in ("munge", "state", "tmp", *(f"{kind}{node}" for kind in ("spool-", "tmp/") for node in self.nodes)):
             (self.root / directory).mkdir(mode=0o755)
         key = self.root / "munge/key-file"
         key.touch(mode=0o600)
