@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from hpc_train.config.cluster import Cluster, words_of
 from hpc_train.config.diagnostics import validated
 from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
@@ -25,6 +26,8 @@ from hpc_train.errors import UserError
 
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 JOB_DIR_OPTION = "--job-dir"
+MEMBER = "hpc_train.jobs.cluster"
+"""The module that runs a program as a member of a cluster."""
 _PLACE = re.compile(r"\{folder\}|\{job_dir\}")
 
 
@@ -43,6 +46,8 @@ class ProgramConfig(BaseModel):
         name: Names the job's job-dir.
         module: A module of the job file's folder, or an installed one.
         args: Its arguments. `{folder}` in one is replaced by the job file's folder, `{job_dir}` for the job-dir.
+        cluster: How many ranks have which role of TensorFlow's (`{chief: 1, worker: 2, ps: 1}`), in the order of the
+            ranks: each gets TF_CONFIG. None: no cluster.
         resources: What it runs on. With one rank it is started alone, with several by mpirun.
     """
 
@@ -51,6 +56,7 @@ class ProgramConfig(BaseModel):
     name: Name
     module: Annotated[str, Field(pattern=MODULE_PATTERN)]
     args: Annotated[tuple[str, ...], BeforeValidator(_as_words)] = ()
+    cluster: Cluster | None = None
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
 
     @field_validator("args")
@@ -68,10 +74,11 @@ class ProgramConfig(BaseModel):
         return args
 
     def words(self, folder: Path, job_dir: Path) -> list[str]:
-        """What follows `python`: the module with its arguments."""
+        """What follows `python`: the module with its arguments, as a member of the cluster where there is one."""
         places = {"{folder}": str(folder), "{job_dir}": str(job_dir)}
         args = [_PLACE.sub(lambda match: places[match[0]], word) for word in self.args]
-        return ["-m", self.module, *args, JOB_DIR_OPTION, str(job_dir)]
+        begin = [] if self.cluster is None else ["-m", MEMBER, words_of(self.cluster), str(job_dir)]
+        return [*begin, "-m", self.module, *args, JOB_DIR_OPTION, str(job_dir)]
 
 
 def load_any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hpc_train.config.cluster import words_of
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.references import names_of
@@ -16,13 +17,16 @@ from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.schedulers.base import AbsentError, ReportLine, Scheduler
 from hpc_train.strategies import strategy_of
+from hpc_train.telemetry.units import counted
 from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
 
 
 def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
-    """UserError where `ranks` ranks are too few for the job's strategy, or its shards cannot be read by them."""
+    """UserError where `ranks` ranks do not fit the job's strategy or cluster, or its shards cannot be read by them."""
     if isinstance(job, ProgramConfig):
+        if (problem := why_not_on(job, ranks)) is not None:
+            raise UserError(problem)
         return
     readers = strategy_of(job.run.strategy).roles(ranks, job.run).readers
     checked_shards(readers, job.train_spec(), job.eval_specs(), job.run.accumulate_steps)
@@ -64,7 +68,7 @@ def check_stage_dir(job: JobConfig | ProgramConfig) -> None:
 def why_not_on(job: JobConfig | ProgramConfig, ranks: int) -> str | None:
     """Why the job's strategy cannot do with `ranks` ranks, or None."""
     if isinstance(job, ProgramConfig):
-        return None
+        return why_not_as(job, ranks)
     try:
         strategy_of(job.run.strategy).roles(ranks, job.run)
     except UserError as error:
@@ -72,10 +76,20 @@ def why_not_on(job: JobConfig | ProgramConfig, ranks: int) -> str | None:
     return None
 
 
+def why_not_as(program: ProgramConfig, ranks: int) -> str | None:
+    """Why the program's cluster is not one of `ranks` ranks, or None."""
+    if program.cluster is None or (wanted := sum(program.cluster.values())) == ranks:
+        return None
+    return (
+        f"cluster: {words_of(program.cluster)} is {counted(wanted, 'rank')}, and `resources` gives {ranks}; "
+        f"nodes x ranks_per_node has to be {wanted}"
+    )
+
+
 def least_ranks(job: JobConfig | ProgramConfig) -> int:
-    """So many ranks the job's strategy wants at least."""
+    """So many ranks the job's strategy or cluster wants at least."""
     if isinstance(job, ProgramConfig):
-        return 1
+        return 1 if job.cluster is None else sum(job.cluster.values())
     return strategy_of(job.run.strategy).least_ranks(job.run)
 
 

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +18,16 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 import xgboost as xgb
 
 from hpc_train.data import write_shards
 from tests.forks import forked
 from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_program, run_ranks, wait_for
 
-SCIKIT_LEARN, XGBOOST, HOROVOD = (REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script"))
+SCIKIT_LEARN, XGBOOST, HOROVOD, TF_DISTRIBUTE = (
+    REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script", "tf_distribute")
+)
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 ENVIRONMENT |= {"HOROVOD_CYCLE_TIME": "0.1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 MANY = 1_000_000
@@ -270,3 +274,37 @@ def test_horovod_script_ends_all_ranks_where_one_cannot_go_on(tmp_path: Path) ->
     assert done.returncode == 2
     assert "has no train-*.h5; run examples/fashion_mnist/prepare.py" in done.stderr
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize(("cluster", "ranks"), [("worker=2", 2), ("chief=1,worker=1,ps=1", 3)])
+def test_tf_distribute_stops_together_and_goes_on(tmp_path: Path, cluster: str, ranks: int) -> None:
+    """A job whose programs are members of TensorFlow's cluster, as `hpc-train submit` starts them."""
+
+    def start(run: str, steps: int) -> subprocess.Popen[bytes]:
+        program = ["-m", "hpc_train.jobs.cluster", cluster, str(tmp_path), *task(tmp_path, "--steps", steps)]
+        return subprocess.Popen(
+            [*mpirun(ranks), sys.executable, *program],
+            cwd=TF_DISTRIBUTE,
+            env=environment(HPC_TRAIN_LAUNCHED=run, **ENVIRONMENT),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    checkpoints = tmp_path / "checkpoints"
+    first = start("1", MANY)
+    try:
+        wait_for(lambda: any(checkpoints.glob("*.index")) or first.poll() is not None, "a checkpoint")
+        assert first.poll() is None
+        first.send_signal(signal.SIGUSR1)
+        assert first.wait(LIMIT_SECS) == 3
+    finally:
+        first.kill()
+    stopped = tf.train.load_variable(str(checkpoints), "step/.ATTRIBUTES/VARIABLE_VALUE")
+    assert 0 < stopped < MANY
+    second = start("2", int(stopped) + 50)
+    try:
+        assert second.wait(LIMIT_SECS) == 0
+    finally:
+        second.kill()
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["step"] == stopped + 50 and abs(found["slope"] - 3) < 1e-3 and abs(found["shift"] + 1) < 1e-3

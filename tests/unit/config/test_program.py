@@ -115,7 +115,7 @@ def test_places_are_put_in_once() -> None:
         ("module: m\n", r"1: name: missing"),
         ("name: a\nmodule: m\narg: [x]\n", r"3: arg: unknown key; did you mean `args`\? allowed: name, module"),
         ("name: a\nmodule: m\nresources: {teir: BASIC}\n", r"3: resources.teir: unknown key; did you mean `tier`\?"),
-        ("name: a\nmodule: m\ntrain: {max_steps: 3}\n", r"3: train: unknown key; allowed: name, module, args, res"),
+        ("name: a\nmodule: m\ntrain: {max_steps: 3}\n", r"3: train: unknown key; allowed: name, module, args, clu"),
         ("name: a\nmodule: m\nname: b\n", r"3: name: given twice; first on line 1"),
         (JOB + "model: model.py:f\n", r"2: `module` and `model` exclude each other"),
     ],
@@ -161,3 +161,28 @@ def test_train_says_what_starts_a_program(tmp_path: Path) -> None:
 def test_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"job.yaml: cannot be read: No such file"):
         load_any(tmp_path / "job.yaml")
+
+
+def test_a_cluster_becomes_words_before_those_of_the_program(tmp_path: Path) -> None:
+    job = load(tmp_path, "name: a\nmodule: t\ncluster: {chief: 1, worker: 2, ps: 1}\n")
+    assert isinstance(job, ProgramConfig)
+    assert job.words(Path("/f"), Path("/j"))[:4] == ["-m", "hpc_train.jobs.cluster", "chief=1,worker=2,ps=1", "/j"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ("{master: 1}", "'master' is not a role; allowed: chief, worker, ps, evaluator"),
+        ("{chief: 2}", "a cluster has one chief at most"),
+        ("{worker: 1, evaluator: 2}", "a cluster has one evaluator at most"),
+        ("{worker: 2, ps: 1}", "with `ps`, TensorFlow wants a `chief` and `worker`s, too"),
+        ("{chief: 1, ps: 1}", "with `ps`, TensorFlow wants a `chief` and `worker`s, too"),
+        ("{evaluator: 1}", "no role trains; add `worker`"),
+        ("{worker: 0}", "cluster.worker: 0 is not allowed; it should be greater than 0"),
+        ("{worker: two}", "cluster.worker: 'two' is not allowed; it should be a whole number"),
+        ("{}", "cluster: no role trains; add `worker`"),
+        ("[worker]", "cluster: ['worker'] is not allowed; it should be a mapping"),
+    ],
+)
+def test_clusters_that_tensorflow_does_not_have(tmp_path: Path, cluster: str, said: str) -> None:
+    assert said in refused(tmp_path, f"name: a\nmodule: t\ncluster: {cluster}\n")

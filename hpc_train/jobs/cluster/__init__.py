@@ -1,0 +1,1 @@
+"""TensorFlow's cluster among the ranks of a program: each gets its role and all addresses, in TF_CONFIG."""

@@ -1,0 +1,102 @@
+"""One rank of TensorFlow's cluster: meets the others, and runs its program with TF_CONFIG."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpc_train.config.cluster import cluster_in
+from hpc_train.distributed.launch_env import launch_place
+from hpc_train.errors import UserError
+from hpc_train.jobs.cluster.rendezvous import Rendezvous
+from hpc_train.jobs.cluster.roles import is_server, members, tf_config
+from hpc_train.outcome import STOP_CODES
+from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE
+from hpc_train.telemetry.status import REQUEUES_VARIABLE, RESTARTS_VARIABLE
+
+LOOK_SECS = 1.0
+"""How often a server looks whether the chief has ended."""
+KILL_SECS = 10.0
+"""How long a server may take to end then."""
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+_RUN = (LAUNCHED_VARIABLE, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", REQUEUES_VARIABLE, RESTARTS_VARIABLE)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_WATCHED = (*_PASSED_ON, signal.SIGCHLD)
+_PR_SET_PDEATHSIG = 1
+
+
+def run_member(word: str, job_dir: Path, program: Sequence[str], env: Mapping[str, str]) -> int:
+    """Runs `python program…` as this rank's member of the cluster, and returns its exit code.
+
+    Where the cluster has parameter servers, they and the workers are ended, with code 0, once the chief has ended with
+    0; they are not asked to stop, so that the chief can save with them. All other signals reach the program.
+
+    Args:
+        word: The cluster, as `words_of` writes it. job_dir: On a file system that all ranks see.
+        env: This process's environment, with what the launcher has set.
+
+    Raises:
+        UserError: There are more or fewer ranks than members; no launcher has started this; or ranks do not meet.
+    """
+    cluster = cluster_in(word)
+    everyone, place = members(cluster), launch_place(env)
+    if place.size != len(everyone):
+        raise UserError(f"cluster: {word} has {len(everyone)} members, and there are {place.size} ranks")
+    run = " ".join(env.get(name, "") for name in _RUN)
+    if not run.strip():
+        raise UserError("cluster: ranks find one another in a job of hpc-train submit; start it by that")
+    rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdecimal()), 0) if place.launched else 0
+    own = everyone[rank]
+    asked: list[int] = []
+    handlers = {number: signal.signal(number, lambda got, _: asked.append(got)) for number in _PASSED_ON}
+    meeting = Rendezvous(job_dir, run, rank, len(everyone))
+    with meeting.open():  # nobody else takes the port before all have met
+        try:
+            addresses = meeting.addresses(is_over=lambda: bool(asked))
+        except UserError:
+            if asked:
+                return STOP_CODES.get(signal.Signals(asked[0]).name, 128 + asked[0])
+            raise
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    server = is_server(own, cluster)
+    code = _run(program, {**env, "TF_CONFIG": tf_config(cluster, addresses, rank)}, meeting if server else None)
+    if own.role == "chief" and code == 0:
+        meeting.end()
+    return code
+
+
+def _run(program: Sequence[str], env: Mapping[str, str], ends_with: Rendezvous | None) -> int:
+    """The program's exit code, 128 + n after signal n; 0 for a server that has ended with the chief."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    parent = os.getpid()
+
+    def begin() -> None:
+        os.setpgid(0, 0)  # a signal to the group of this process reaches the program through it, once
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    process = subprocess.Popen([sys.executable, *program], env=env, preexec_fn=begin)
+    ended = 0.0
+    while (code := process.poll()) is None:
+        got = signal.sigtimedwait(_WATCHED, LOOK_SECS)
+        if got is not None and got.si_signo in _PASSED_ON:
+            if ends_with is None or got.si_signo != signal.SIGUSR1:
+                process.send_signal(got.si_signo)
+        elif got is None and ends_with is not None and ends_with.has_ended:
+            if not ended:
+                ended = time.monotonic()
+                process.terminate()
+            elif time.monotonic() - ended > KILL_SECS:
+                process.kill()
+    if ended or (code != 0 and ends_with is not None and ends_with.has_ended):
+        return 0
+    return 128 - code if code < 0 else code
