@@ -1,16 +1,18 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 # Has Open MPI start ranks on all components of a heterogeneous job: it knows the nodes of the first one alone, and its
-# launcher for Slurm cannot reach the others. Sourced by train.sh, with:
-#   home     the checkout
-#   fail     a function that prints its argument and ends the script
+# launcher for Slurm cannot reach the others. A part of train.sh and of the scripts of "hpc-train submit", with:
+#   het_dir     the folder of this file
+#   command=(…) what each rank runs
+#   fail        a function that prints its argument and ends the script
 # Ranks are numbered component by component, so rank 0 is on the first node of the first one. Sets SLURM_NTASKS to the
-# number of all of them. A file with the nodes is left in TMPDIR.
+# number of all of them, and has each rank take the threads of its component. A file with the nodes is left in TMPDIR.
 
 [[ $(mpirun --version 2>&1) == *"Open MPI) 4."* ]] || fail "heterogeneous jobs need Open MPI 4"
 
 hostfile=$(mktemp)
 SLURM_NTASKS=0
+component_threads=
 for ((group = 0; group < SLURM_HET_SIZE; ++group)); do
     nodes=SLURM_JOB_NODELIST_HET_GROUP_$group
     tasks=SLURM_TASKS_PER_NODE_HET_GROUP_$group # such as 2(x3),1
@@ -22,14 +24,18 @@ for ((group = 0; group < SLURM_HET_SIZE; ++group)); do
             slots+=("${BASH_REMATCH[1]}")
         done
     done
-    number=0
+    number=0 ranks_before=$SLURM_NTASKS cores=SLURM_CPUS_PER_TASK_HET_GROUP_$group
     for node in $(scontrol show hostnames "${!nodes}"); do
         echo "$node slots=${slots[number]}" >>"$hostfile"
         SLURM_NTASKS=$((SLURM_NTASKS + slots[number]))
         ((++number))
     done
+    component_threads+="$((SLURM_NTASKS - ranks_before)):${!cores:-1} "
 done
+if [[ -z ${threads:-} ]]; then
+    command=("$het_dir/het_rank.sh" "$component_threads" "${command[@]}")
+fi
 export SLURM_NTASKS
 export OMPI_MCA_orte_default_hostfile=$hostfile OMPI_MCA_ras=^slurm OMPI_MCA_plm=rsh
-export OMPI_MCA_plm_rsh_agent=$home/slurm/het_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+export OMPI_MCA_plm_rsh_agent=$het_dir/het_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
 export OMPI_MCA_orte_leave_session_attached=1 # a helper that went into the background would end its step

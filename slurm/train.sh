@@ -60,10 +60,6 @@ fi
 
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
-if [[ -n ${SLURM_HET_SIZE:-} ]]; then
-    # shellcheck source=slurm/het.sh
-    source "$home/slurm/het.sh"
-fi
 
 # ---- nodes that may be lost
 min_nodes=${HPC_TRAIN_MIN_NODES:-}
@@ -108,5 +104,10 @@ HPC_TRAIN_OUTPUT=$(readlink "/proc/$$/fd/1") || HPC_TRAIN_OUTPUT=
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")
 printf -v HPC_TRAIN_COMMAND '%q ' "${again[@]}"
 export HPC_TRAIN_OUTPUT HPC_TRAIN_COMMAND
+if [[ -n ${SLURM_HET_SIZE:-} ]]; then
+    het_dir=$home/slurm
+    # shellcheck source=slurm/het.sh
+    source "$home/slurm/het.sh"
+fi
 # shellcheck source=slurm/ranks.sh
 source "$home/slurm/ranks.sh"

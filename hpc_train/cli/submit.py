@@ -128,8 +128,9 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
         print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
     else:
         wants = submission.wants
-        sizes = [counted(wants.nodes, "node"), counted(wants.ranks, "rank")]
-        sizes += [f"{wants.gpus_per_node} GPUs a node"] if wants.gpus_per_node else []
+        nodes = sum(one.nodes for one in wants.components)
+        sizes = [counted(nodes, "node"), counted(wants.ranks, "rank")]
+        sizes += [f"{wants.gpus_per_node} GPUs a node"] if wants.gpus_per_node and not wants.roles else []
         sizes += [wants.time] if wants.time else []
         words = backend_named(submission.backend).words
         say(f"submitted {submission.name}: {words} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")

@@ -158,16 +158,50 @@ class ResourceOptions(BaseModel):
         return self
 
 
+class RoleOptions(BaseModel):
+    """What the ranks of one role have of their own; None: as the job. Attributes as in ResourceOptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: Count | None = None
+    ranks_per_node: Count | None = None
+    cores_per_rank: Count | None = None
+    memory: Annotated[str | None, BeforeValidator(_memory_in)] = None
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024, strict=True)] | None = None
+    partition: Word | None = None
+    constraint: Annotated[str, Field(pattern=_CONSTRAINT)] | None = None
+
+
+ROLES = ("chief", "parameter_servers", "workers", "evaluator")
+"""Keys of `resources` with RoleOptions, in the order of their ranks."""
+_FEW = ("chief", "parameter_servers", "evaluator")
+"""Roles of one rank on one node, unless they say otherwise, whatever the tier has."""
+
+
 class ResourcesSection(ResourceOptions):
-    """`resources:` of a job file: a tier, and what is to be different from it."""
+    """`resources:` of a job file: a tier, and what is to be different from it, for all ranks or for those of a role.
+
+    Attributes:
+        chief, parameter_servers, workers, evaluator: What ranks of that role have on nodes of their own: a
+            heterogeneous job of Slurm. Ranks are numbered in this order of the roles. chief, parameter_servers and
+            evaluator are one rank, and parameter_servers have no GPUs, unless they say otherwise.
+    """
 
     tier: Annotated[str, Field(pattern=TIER_PATTERN)] = "BASIC"
+    chief: RoleOptions | None = None
+    parameter_servers: RoleOptions | None = None
+    workers: RoleOptions | None = None
+    evaluator: RoleOptions | None = None
 
 
 class Resources(ResourceOptions):
-    """What a job gets: a tier with the job file's changes, complete. Attributes as in ResourceOptions."""
+    """What a job gets: a tier with the job file's changes, complete. Attributes as in ResourcesSection."""
 
     tier: str
+    chief: RoleOptions | None = None
+    parameter_servers: RoleOptions | None = None
+    workers: RoleOptions | None = None
+    evaluator: RoleOptions | None = None
     nodes: Count = 1
     spare_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 0
     ranks_per_node: Count = 1
@@ -187,6 +221,11 @@ class Resources(ResourceOptions):
                 f"`spare_nodes`: {self.spare_nodes} is of no use to a job of one node: its batch script would be lost "
                 "with it; leave it out"
             )
+        if (roles := self.roles) and "workers" not in roles:
+            problems.append(f"`{roles[0]}` has nodes of its own, and no `workers` have; add `workers`")
+        for name in ("min_nodes", "spare_nodes"):
+            if roles and getattr(self, name):
+                problems.append(f"`{name}` is not for a job whose roles have nodes of their own; leave it out")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -202,9 +241,28 @@ class Resources(ResourceOptions):
         return self.nodes + self.spare_nodes
 
     @property
+    def roles(self) -> list[str]:
+        """Those with nodes of their own, in the order of their ranks; none: all ranks are alike."""
+        return [role for role in ROLES if getattr(self, role) is not None]
+
+    @property
+    def components(self) -> list[Resources]:
+        """What the ranks of each role have, in their order, without roles; of a job without roles, the job itself."""
+        if not self.roles:
+            return [self]
+        found = []
+        for role in self.roles:
+            few = {"nodes": 1, "ranks_per_node": 1} if role in _FEW else {}
+            if role == "parameter_servers":
+                few["gpus_per_node"] = 0
+            own = getattr(self, role).model_dump(exclude_none=True)
+            found.append(self.model_copy(update={**dict.fromkeys(ROLES), **few, **own}))
+        return found
+
+    @property
     def ranks(self) -> int:
         """World size."""
-        return self.nodes * self.ranks_per_node
+        return sum(one.nodes * one.ranks_per_node for one in self.components)
 
     @property
     def time_secs(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpc_train.config.cluster import words_of
@@ -42,6 +43,44 @@ def check_nodes(job: JobConfig | ProgramConfig, wants: Resources, report: Report
         f"resources.ranks_per_node: {wants.ranks_per_node} some are on several nodes; a multiple of {mesh.model} keeps "
         "them on one"
     )
+
+
+def check_roles(job: JobConfig | ProgramConfig, wants: Resources) -> None:
+    """UserError where roles with nodes of their own are not those of the job's strategy or cluster.
+
+    The ranks of a role have to be as many as the strategy has, from the first one that the role has.
+    """
+    if not wants.roles:
+        return
+    ranks = dict(zip(wants.roles, (one.ranks for one in wants.components), strict=True))
+    if isinstance(job, ProgramConfig):
+        if job.cluster is not None:
+            _check_cluster(job.cluster, ranks)
+        return
+    if "evaluator" in ranks:
+        raise UserError("resources.evaluator: is for the cluster of a program; `slurm/evaluate.sh` evaluates this job")
+    if ranks.get("chief", 1) != 1:
+        raise UserError(f"resources.chief: has {ranks['chief']} ranks, and rank 0 alone is the chief; allowed: 1")
+    if job.run.strategy == "async":
+        servers = ranks.get("chief", 0) + ranks.get("parameter_servers", 0)
+        if servers != job.run.parameter_servers:
+            raise UserError(
+                f"resources: chief and parameter_servers have {counted(servers, 'rank')}, and run.parameter_servers is "
+                f"{job.run.parameter_servers}; allowed: as many (the first server is the chief)"
+            )
+    elif "parameter_servers" in ranks:
+        raise UserError(
+            "resources.parameter_servers: run.strategy: sync has none; leave it out, or take strategy: async"
+        )
+
+
+def _check_cluster(cluster: Mapping[str, int], ranks: Mapping[str, int]) -> None:
+    names = {"parameter_servers": "ps", "workers": "worker"}
+    given = {names.get(role, role): count for role, count in ranks.items()}
+    if given == dict(cluster) and list(given) != list(cluster):
+        raise UserError(f"cluster: write its roles in the order of `resources`: {words_of(given)}")
+    if given != dict(cluster):
+        raise UserError(f"cluster: {words_of(cluster)} is not what `resources` gives: {words_of(given)}")
 
 
 def check_min_nodes(job: JobConfig | ProgramConfig, wants: Resources) -> None:

@@ -27,6 +27,7 @@ from hpc_train.jobs.checks import (
     check_min_nodes,
     check_nodes,
     check_ranks,
+    check_roles,
     check_stage_dir,
     code_files,
     data_files,
@@ -242,6 +243,7 @@ def _completed(
             check_limits(wants, chosen, report)
         check_nodes(job, wants, report)
         check_min_nodes(job, wants)
+        check_roles(job, wants)
     with problems.gathered():
         check_ranks(job, ranks)
     with problems.gathered():

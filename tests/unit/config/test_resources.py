@@ -54,6 +54,36 @@ def test_times_out_of_bounds(value: Any) -> None:
         ResourceOptions(time=value)
 
 
+def test_roles_with_nodes_of_their_own_have_the_rest_of_the_tier() -> None:
+    tier = ResourceOptions(nodes=4, ranks_per_node=4, cores_per_rank=8, gpus_per_node=4, partition="gpu")
+    section = ResourcesSection(
+        tier="T", chief={"memory": "64G"}, parameter_servers={"ranks_per_node": 2}, workers={"nodes": 2}
+    )
+    found = resolve(section, tier)
+    assert found.roles == ["chief", "parameter_servers", "workers"]
+    seen = [(one.nodes, one.ranks_per_node, one.gpus_per_node, one.memory, one.partition) for one in found.components]
+    assert seen == [(1, 1, 4, "64G", "gpu"), (1, 2, 0, None, "gpu"), (2, 4, 4, None, "gpu")]
+    assert found.ranks == 1 + 2 + 8 and not any(one.roles for one in found.components)
+    assert Resources(**found.model_dump(mode="json")) == found
+    alike = resolve(ResourcesSection(tier="T"), tier)
+    assert (alike.roles, alike.components, alike.ranks) == ([], [alike], 16)
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"chief": {}}, "`chief` has nodes of its own, and no `workers` have; add `workers`"),
+        ({"workers": {}, "min_nodes": 1}, "`min_nodes` is not for a job whose roles have nodes of their own"),
+        ({"workers": {}, "nodes": 2, "spare_nodes": 1}, "`spare_nodes` is not for a job whose roles"),
+        ({"workers": {"time": 90}}, "workers.time"),
+        ({"workers": {"nodes": 0}}, "workers.nodes"),
+    ],
+)
+def test_roles_that_are_refused(roles: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Resources(tier="T", **roles)
+
+
 @given(st.integers(1, 10**9 - 1), st.sampled_from("MGT"))
 def test_memory(count: int, unit: str) -> None:
     assert parse_memory(f"{count}{unit}") == count * 1024 ** "MGT".index(unit)

@@ -18,6 +18,7 @@ from hpc_train.jobs.checks import (
     check_min_nodes,
     check_nodes,
     check_ranks,
+    check_roles,
     check_stage_dir,
     code_files,
     data_files,
@@ -381,3 +382,41 @@ def test_a_copy_of_a_model_that_lies_on_several_nodes_is_reported(tmp_path):
         check_nodes(job, wants, said.append)
     assert ["ranks_per_node: 6" in text or "ranks_per_node: 1" in text for text in said] == [True, True]
     assert "a multiple of 4" in said[0]
+
+
+# ---- roles
+
+
+def why_no_roles(job: JobConfig | ProgramConfig, **roles: dict[str, int]) -> str | None:
+    try:
+        check_roles(job, Resources(tier="T", **roles))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def test_roles_are_those_of_the_strategy(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    assert why_no_roles(job) is None and why_no_roles(job, chief={}, workers={"nodes": 3}) is None
+    assert "strategy: sync has none" in str(why_no_roles(job, parameter_servers={}, workers={}))
+    assert "is for the cluster of a program" in str(why_no_roles(job, workers={}, evaluator={}))
+    assert "rank 0 alone is the chief" in str(why_no_roles(job, chief={"nodes": 2}, workers={}))
+    text = (tmp_path / "job.yaml").read_text() + "run: {strategy: async, parameter_servers: 2}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    served = load_job(tmp_path / "job.yaml")
+    assert why_no_roles(served, parameter_servers={"nodes": 2}, workers={}) is None
+    assert why_no_roles(served, chief={}, parameter_servers={}, workers={}) is None
+    said = "chief and parameter_servers have 1 rank, and run.parameter_servers is 2; allowed: as many"
+    assert said in str(why_no_roles(served, chief={}, workers={}))
+
+
+def test_roles_are_those_of_the_cluster() -> None:
+    program = ProgramConfig(name="a", module="t", cluster={"chief": 1, "ps": 1, "worker": 2})
+    assert why_no_roles(program, chief={}, parameter_servers={}, workers={"nodes": 2}) is None
+    said = str(why_no_roles(program, chief={}, workers={"nodes": 3}))
+    assert said == "cluster: chief=1,ps=1,worker=2 is not what `resources` gives: chief=1,worker=3"
+    other = ProgramConfig(name="a", module="t", cluster={"chief": 1, "worker": 2, "ps": 1})
+    said = str(why_no_roles(other, chief={}, parameter_servers={}, workers={"nodes": 2}))
+    assert said == "cluster: write its roles in the order of `resources`: chief=1,ps=1,worker=2"
+    with pytest.raises(UserError, match=r"cluster: chief=1,ps=1,worker=2 is 4 ranks, and `resources` gives 3"):
+        check_ranks(program, 3)

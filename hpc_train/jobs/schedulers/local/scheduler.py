@@ -39,6 +39,10 @@ def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
 
     All of a job's nodes are the one machine. Ranks share its cores, however few, but have GPUs of their own.
     """
+    if resources.roles:
+        return [
+            f"{resources.roles[0]}: roles on nodes of their own are for Slurm, and this machine is one; leave it out"
+        ]
     wanted = resources.nodes * resources.gpus_per_node
     if wanted <= machine.gpus:
         return []

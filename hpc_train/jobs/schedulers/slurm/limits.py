@@ -148,9 +148,16 @@ def _gpus(gres: str) -> int:
 def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[str]:
     """What the cluster cannot give, each a sentence: what is wanted, what there is, and what to change. Pure.
 
+    Of a job whose roles have nodes of their own, each role's; the sentence begins with its name.
     Nodes that are down or drained count: Slurm lets a job wait for them. With several partitions (`partition: a,b`) it
     is enough that one of them can run the job, as for Slurm.
     """
+    if resources.roles:
+        return [
+            f"{role}: {what}"
+            for role, one in zip(resources.roles, resources.components, strict=True)
+            for what in shortfalls(one, partitions)
+        ]
     names = [name for name in (resources.partition or "").split(",") if name]
     known = {partition.name: partition for partition in partitions}
     listed = ", ".join(known) or "none"

@@ -198,8 +198,13 @@ def known_jobs() -> set[str] | None:
     """The numbers of all of this user's jobs that Slurm knows; None where it does not answer."""
     with suppress(SchedulerError):
         done = run(["squeue", "--noheader", "--states=all", "--me", "--format=%i"])
-        return set(done.stdout.split()) if done.returncode == 0 else None
+        return {_number(word) for word in done.stdout.split()} if done.returncode == 0 else None
     return None
+
+
+def _number(word: str) -> str:
+    """Of a job. A heterogeneous one has that of its first component, `17+0`; those of others are no jobs' numbers."""
+    return word.removesuffix("+0")
 
 
 def _jobs_of(token: str) -> list[str]:
@@ -207,7 +212,8 @@ def _jobs_of(token: str) -> list[str]:
     if done.returncode != 0:
         raise SchedulerError(f"squeue: {_last_line(done.stderr)}")
     lines = [line.partition(" ") for line in done.stdout.splitlines()]
-    found = (number for number, _, command in lines if token in command.split() and JOB_NUMBER.fullmatch(number))
+    numbers = (_number(word) for word, _, command in lines if token in command.split())
+    found = (number for number in numbers if JOB_NUMBER.fullmatch(number))
     return sorted(found, key=lambda number: (len(number), number))
 
 

@@ -24,7 +24,7 @@ from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.energy import joules_of
 from hpc_train.jobs.schedulers.slurm.exclusion import exclusion
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
-from hpc_train.jobs.schedulers.slurm.script import render, render_drivers
+from hpc_train.jobs.schedulers.slurm.script import on_all_components, render, render_drivers
 
 SCRIPTS = Path(__file__).parents[2] / "launch" / "scripts"
 """slurm/ of the checkout, which is installed with the package."""
@@ -67,7 +67,10 @@ class SlurmScheduler(Scheduler):
             raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
 
     def script(self, submission: Submission, job_dir: Path) -> str:
-        return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
+        body = (SCRIPTS / "ranks.sh").read_text()
+        if submission.wants.roles:
+            body = on_all_components((SCRIPTS / "het.sh").read_text(), SCRIPTS) + body
+        return render(submission, job_dir, Path(sys.executable), body)
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]

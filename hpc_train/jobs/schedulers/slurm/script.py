@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
 
 def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
-    """The options of sbatch that the job's resources come to.
+    """The options of sbatch that the job's resources come to; `hetjob` stands between those of two components.
 
     Raises:
         UserError: The path of the job-dir cannot be written into a script.
@@ -44,9 +44,13 @@ def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
         "--requeue",
         f"--signal=B:USR1@{wants.warns_secs}",
         *(["--no-kill"] if wants.least_nodes is not None else []),
-        *_sizes(wants),
-        *wants.sbatch,
+        *_of_components(wants),
     ]
+
+
+def _of_components(wants: Resources) -> list[str]:
+    first, *others = ([*_sizes(one), *one.sbatch] for one in wants.components)
+    return [*first, *(option for options in others for option in ("hetjob", *options))]
 
 
 def _sizes(wants: Resources) -> list[str]:
@@ -68,7 +72,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
 
     Args:
         python: The interpreter that has this package; its folder goes first on PATH.
-        body: The text of slurm/ranks.sh.
+        body: As `body_of` gives it.
 
     Raises:
         UserError: A path or a word cannot be written into a script.
@@ -113,6 +117,16 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
+
+
+def on_all_components(het: str, folder: Path) -> str:
+    """What a heterogeneous job has before slurm/ranks.sh.
+
+    Args:
+        het: The text of slurm/het.sh. folder: In which it and its like are.
+    """
+    fail = 'fail() {\n    echo "hpc-train: $1" >&2\n    exit 2\n}'
+    return f"{fail}\nhet_dir={shlex.quote(str(folder))}\n{het}\n"
 
 
 def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:

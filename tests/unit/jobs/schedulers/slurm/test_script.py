@@ -20,8 +20,8 @@ from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.slurm.script import quote_for_sbatch, render, sbatch_options
-from tests.support import examples
+from hpc_train.jobs.schedulers.slurm.script import on_all_components, quote_for_sbatch, render, sbatch_options
+from tests.support import LIMIT_SECS, examples
 
 REPOSITORY = Path(__file__).resolve().parents[5]
 RANKS_SH = REPOSITORY / "slurm/ranks.sh"
@@ -205,6 +205,33 @@ def test_nodes_that_may_be_lost() -> None:
     assert "\nmin_nodes=2\nspare_nodes=1\n" in text
     usual = render(submission(resources=resources(nodes=4)), Path("/runs/tiny"), Path("/bin/python"), "")
     assert "\nmin_nodes=\nspare_nodes=0\n" in usual and "--no-kill" not in usual
+
+
+def test_each_role_with_nodes_of_its_own_is_a_component() -> None:
+    roles = {"parameter_servers": {"memory": "64G", "partition": "cpu"}, "workers": {"nodes": 2, "cores_per_rank": 4}}
+    wants = resources(ranks_per_node=4, gpus_per_node=4, time=90, sbatch=("--exclusive",), **roles)
+    options = sbatch_options(submission(resources=wants), Path("/runs/tiny_1"))
+    end = ["--time=01:30:00", "--exclusive"]
+    servers = ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=65536M", *end[:1], "--partition=cpu"]
+    workers = ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gpus-per-node=4", *end]
+    assert options[5:] == ["--signal=B:USR1@120", *servers, "--exclusive", "hetjob", *workers]
+    assert "\nhet_dir='/my package'\nx\n" in on_all_components("x", Path("/my package"))
+
+
+def test_each_rank_has_the_threads_of_its_component() -> None:
+    for rank, threads in enumerate((8, 4, 4, 2)):
+        words = [
+            RANKS_SH.with_name("het_rank.sh"),
+            "1:8 2:4 1:2 ",
+            "sh",
+            "-c",
+            'echo "$OMP_NUM_THREADS $1"',
+            "-",
+            "a b",
+        ]
+        env = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": str(rank), "OMP_NUM_THREADS": "9"}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LIMIT_SECS, check=True)
+        assert done.stdout == f"{threads} a b\n"
 
 
 def test_what_is_left_to_the_cluster_is_not_among_them() -> None:
