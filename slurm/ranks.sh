@@ -10,6 +10,7 @@
 #   again=(…)        the command that submits the job again, for messages
 #   program=1        the command is a program of the user's own, which writes no status.json: it is written here
 #   alone=1          the command is started once, without mpirun
+#   launcher=NAME    what starts the ranks: mpirun, or srun, which asks for none of mpirun's helpers on the nodes
 #   log_dir=DIR      keeps each rank's output in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
 #   min_nodes=K      the job goes on in its allocation with K nodes or more after others were lost; or nothing
 #   spare_nodes=S    nodes that have no ranks until others are lost
@@ -36,6 +37,7 @@ is_one_of() {
 }
 
 me=${me:-hpc-train}
+launcher=${launcher:-mpirun}
 job=$SLURM_JOB_ID
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
@@ -100,6 +102,26 @@ export HPC_TRAIN_LAUNCHED=${launched/,/.}
 export SLURM_EXPORT_ENV=ALL
 unset SRUN_CPUS_PER_TASK
 
+# Sets `pmi` to the option of srun for what the ranks find each other by; to nothing where the site has a default.
+choose_pmi() {
+    local kinds kind
+    pmi=
+    [[ -z ${SLURM_MPI_TYPE:-} ]] || return 0 # srun reads it
+    if [[ $(timeout "$ASK_SECS" scontrol show config 2>/dev/null) =~ MpiDefault[[:space:]]*=[[:space:]]*([^[:space:]]+) ]]; then
+        [[ ${BASH_REMATCH[1]} == none || ${BASH_REMATCH[1]} == "(null)" ]] || return 0
+    fi
+    kinds=$(timeout "$ASK_SECS" srun --mpi=list 2>&1) || refuse "srun --mpi=list fails: $kinds"
+    kinds=" ${kinds//[^A-Za-z0-9_]/ } "
+    for kind in pmix pmix_v5 pmix_v4 pmix_v3 pmix_v2; do
+        [[ $kinds == *" $kind "* ]] || continue
+        pmi=--mpi=$kind
+        return
+    done
+    [[ $mpi_version != *"Open MPI"* && $kinds == *" pmi2 "* ]] ||
+        refuse "srun here has no pmix, by which it would start this MPI ('srun --mpi=list'): take launcher: mpirun"
+    pmi=--mpi=pmi2
+}
+
 ranks=1
 hosts=() # the nodes of the ranks, where those are not all of the job
 restarts=0
@@ -107,9 +129,15 @@ if [[ -n ${alone:-} ]]; then
     min_nodes=
 else
     ranks=$SLURM_NTASKS
+    [[ $launcher == mpirun || $launcher == srun ]] || refuse "launcher is '$launcher'; allowed: mpirun, srun"
     command -v mpirun >/dev/null ||
         refuse "no mpirun on PATH: run 'make setup', or load an MPI module (HPC_TRAIN_MODULES, or modules of the tier)"
     mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
+    if [[ $launcher == srun ]]; then
+        [[ -z ${min_nodes:-} ]] || refuse "min_nodes and spare_nodes need launcher: mpirun; leave them out, or take it"
+        [[ -z ${SLURM_HET_SIZE:-} ]] || refuse "heterogeneous jobs need launcher: mpirun"
+        choose_pmi
+    fi
     [[ $mpi_version == *"Open MPI"* || -z ${min_nodes:-} ]] ||
         refuse "min_nodes and spare_nodes need Open MPI, and mpirun is of another MPI: leave them out, or load Open MPI"
     program_command=("${command[@]}")
@@ -139,6 +167,12 @@ set_command() {
     fi
     local mpi_args=(-np "$ranks" ${slots:+--host "$slots"})
     command=("${program_command[@]}")
+    if [[ $launcher == srun ]]; then
+        session=$(mktemp -d) || refuse "this script needs a folder in ${TMPDIR:-/tmp}"
+        command=(srun ${pmi:+"$pmi"} --ntasks="$ranks" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --cpu-bind=none
+            --kill-on-bad-exit=1 --export=ALL "${command[@]}")
+        return
+    fi
     case $mpi_version in
         *"Open MPI"*)
             for variable in PATH LD_LIBRARY_PATH OMP_NUM_THREADS "${!HPC_TRAIN_@}"; do
@@ -354,12 +388,43 @@ keep_watching() {
 }
 
 # ---- run
+
+# srun leaves with the highest code of the ranks, and kills those that are left when one fails: that is 137, whatever the
+# first one's was. What it writes of each end is kept, to find that.
+notes_pid=
+start_by_srun() {
+    local errors
+    exec {errors}> >(trap '' USR1 TERM; exec sed -u "/^srun: cluster configuration lacks support for cpu binding/d
+            /^srun: error: /w $session/notes" >&2)
+    notes_pid=$!
+    "${command[@]}" 2>&"$errors" {errors}>&- &
+    ranks_pid=$!
+    exec {errors}>&-
+}
+# Sets `code` to that of the first rank that has ended.
+read_srun_notes() {
+    local notes
+    [[ -n $still_running ]] || wait "$notes_pid" || true
+    notes_pid=
+    notes=$(<"$session/notes") || notes=
+    if [[ $notes == *"Node failure on "* ]]; then
+        code=$EXIT_LOST_NODE
+    elif ((code != 0)) && [[ $notes =~ :\ tasks?\ [0-9,-]+:\ ([^$'\n']*) ]]; then
+        case ${BASH_REMATCH[1]} in
+            "Exited with exit code "*) code=${BASH_REMATCH[1]##* } ;;
+            # that of one that called MPI_Abort is below 128, and comes after the end of those that it has killed
+            Killed*) ((code < 128)) || code=137 ;;
+        esac
+    fi
+}
 run_ranks() {
     if [[ -n ${program:-} && -z $stop ]]; then
         timeout "$BEGIN_SECS" hpc-train record-begin "${record[@]}" --ranks "$ranks" --pid "$$" || true
     fi
     code=$EXIT_STOPPED
-    if [[ -z $stop ]]; then
+    if [[ -z $stop && $launcher == srun && -z ${alone:-} ]]; then
+        start_by_srun
+    elif [[ -z $stop ]]; then
         "${command[@]}" &
         ranks_pid=$!
     fi
@@ -389,6 +454,7 @@ run_ranks() {
         fi
     fi
     ranks_pid=
+    [[ -z $notes_pid ]] || read_srun_notes
 }
 if [[ -n ${min_nodes:-} ]] && ((${spare_nodes:-0} > 0)); then
     if choose_nodes && [[ $action == run ]]; then # without nodes that are known to be slow

@@ -10,6 +10,7 @@
 # Read from the environment:
 #   HPC_TRAIN_HOME           the checkout of hpc_train, if this file is a copy outside of it
 #   HPC_TRAIN_MODULES        modules to load first, for example "openmpi/4.1 cuda/12.4"
+#   HPC_TRAIN_LAUNCHER       what starts the ranks: mpirun, the default, or srun
 #   HPC_TRAIN_MIN_NODES      with so many nodes left the job goes on after others were lost: sbatch --no-kill
 #   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
@@ -95,6 +96,7 @@ me=train.sh
 program=
 alone=
 log_dir=
+launcher=${HPC_TRAIN_LAUNCHER:-mpirun}
 threads=
 command=(hpc-train train "$@")
 record=("$@")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -96,6 +96,7 @@ class ResourceOptions(BaseModel):
         modules: To be loaded first, in this order.
         environment: Variables to set, by name; none of HPC_TRAIN_….
         sbatch: Further options of sbatch, each "--option" or "--option=value".
+        launcher: What starts the ranks of a Slurm job: "mpirun" or "srun".
         warning_secs: How long before the time limit the ranks are asked to save.
     """
 
@@ -116,6 +117,7 @@ class ResourceOptions(BaseModel):
     modules: tuple[Word, ...] | None = None
     environment: dict[str, str] | None = None
     sbatch: tuple[str, ...] | None = None
+    launcher: Literal["mpirun", "srun"] | None = None
     warning_secs: Annotated[int, Field(ge=10, le=7 * 86400, strict=True)] | None = None
 
     @field_validator("environment", mode="before")
@@ -210,6 +212,7 @@ class Resources(ResourceOptions):
     modules: tuple[Word, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     sbatch: tuple[str, ...] = ()
+    launcher: Literal["mpirun", "srun"] = "mpirun"
 
     @model_validator(mode="after")
     def _nodes_to_lose(self) -> Resources:
@@ -226,6 +229,11 @@ class Resources(ResourceOptions):
         for name in ("min_nodes", "spare_nodes"):
             if roles and getattr(self, name):
                 problems.append(f"`{name}` is not for a job whose roles have nodes of their own; leave it out")
+        if self.launcher == "srun" and (self.roles or self.least_nodes is not None):
+            problems.append(
+                "`launcher`: srun starts no job that goes on without lost nodes (`min_nodes`, `spare_nodes`), or whose "
+                "roles have nodes of their own; leave those out, or take `launcher: mpirun`"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self

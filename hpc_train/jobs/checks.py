@@ -93,6 +93,15 @@ def check_min_nodes(job: JobConfig | ProgramConfig, wants: Resources) -> None:
         )
 
 
+def check_launcher(job: JobConfig | ProgramConfig, wants: Resources) -> None:
+    """UserError where srun is to start ranks that go on without a lost one, which only mpirun lets them."""
+    if wants.launcher == "srun" and isinstance(job, JobConfig) and job.run.on_lost_worker == "continue":
+        raise UserError(
+            "run.on_lost_worker: continue needs resources.launcher: mpirun, since srun ends all ranks with the first; "
+            "take that, or `end`"
+        )
+
+
 def check_stage_dir(job: JobConfig | ProgramConfig) -> None:
     """UserError where the job's `stage_dir` is on this machine, too, and cannot be written, or is no node's own.
 

@@ -24,6 +24,7 @@ from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
     check_files,
     check_limits,
+    check_launcher,
     check_min_nodes,
     check_nodes,
     check_ranks,
@@ -243,6 +244,7 @@ def _completed(
             check_limits(wants, chosen, report)
         check_nodes(job, wants, report)
         check_min_nodes(job, wants)
+        check_launcher(job, wants)
         check_roles(job, wants)
     with problems.gathered():
         check_ranks(job, ranks)

@@ -49,7 +49,7 @@ def check_guard(config: RunConfig) -> None:
         raise UserError(
             "run.on_lost_worker: continue is for hpc-train launch and submit and slurm/train.sh, where a guard of each "
             f"rank keeps mpirun from ending all; for mpirun and hpc-train train, set {ALLOWED}=1 before mpirun; in "
-            "other programs take `end`"
+            "other programs, and with resources.launcher: srun, take `end`"
         )
 
 

@@ -135,6 +135,8 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
         ({"spare_nodes": 1}, "`spare_nodes`: 1 is of no use to a job of one node"),
         ({"min_nodes": 2, "spare_nodes": 1}, "`min_nodes`: 2 .*; `spare_nodes`: 1"),
         ({"nodes": 2, "min_nodes": 0}, "greater than 0"),
+        ({"nodes": 4, "min_nodes": 2, "launcher": "srun"}, "`launcher`: srun starts no job that goes on"),
+        ({"launcher": "ssh"}, "'mpirun' or 'srun'"),
         ({"nodes": 2, "spare_nodes": -1}, "greater than or equal to 0"),
     ],
 )

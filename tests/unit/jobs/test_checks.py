@@ -15,6 +15,7 @@ from hpc_train.config.resources import Resources, ResourcesSection
 from hpc_train.data.staging import folder
 from hpc_train.jobs.checks import (
     check_files,
+    check_launcher,
     check_min_nodes,
     check_nodes,
     check_ranks,
@@ -346,6 +347,15 @@ def test_a_job_that_could_not_go_on_with_its_min_nodes(tmp_path):
     for run in ("{chief: dedicated}", "{mesh: {model: 2}}", "{strategy: async}"):
         assert (problem(run, 1) or "").startswith(said), run
     check_min_nodes(ProgramConfig(name="a", module="m"), Resources(tier="here", nodes=4, min_nodes=1))
+
+
+def test_srun_cannot_start_a_job_that_goes_on_without_a_worker(tmp_path):
+    run = "run: {strategy: async, on_lost_worker: continue}"
+    (tmp_path / "job.yaml").write_text(JOB.format(model="model.py:build", train="", evaluate="") + f"{run}\n")
+    job = load_job(tmp_path / "job.yaml")
+    check_launcher(job, Resources(tier="here"))
+    with pytest.raises(UserError, match="on_lost_worker: continue needs resources.launcher: mpirun"):
+        check_launcher(job, Resources(tier="here", launcher="srun"))
 
 
 def test_a_folder_to_stage_in_is_looked_at_where_it_is_on_this_machine(tmp_path, monkeypatch):

@@ -114,6 +114,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         'threads="${OMP_NUM_THREADS:-}"' if "OMP_NUM_THREADS" in wants.environment else "threads=",
         f"min_nodes={wants.least_nodes or ''}",
         f"spare_nodes={wants.spare_nodes}",
+        f"launcher={wants.launcher}",
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])

@@ -204,7 +204,7 @@ def test_nodes_that_may_be_lost() -> None:
     text = render(submission(resources=wants), Path("/runs/tiny"), Path("/bin/python"), "")
     assert "\nmin_nodes=2\nspare_nodes=1\n" in text
     usual = render(submission(resources=resources(nodes=4)), Path("/runs/tiny"), Path("/bin/python"), "")
-    assert "\nmin_nodes=\nspare_nodes=0\n" in usual and "--no-kill" not in usual
+    assert "\nmin_nodes=\nspare_nodes=0\nlauncher=mpirun\n" in usual and "--no-kill" not in usual
 
 
 def test_each_role_with_nodes_of_its_own_is_a_component() -> None:

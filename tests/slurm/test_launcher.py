@@ -1,0 +1,90 @@
+"""slurm/train.sh with srun as its launcher, on a real Slurm of two nodes: weights, signals and exit codes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from tests.slurm.cluster import JobResult, SlurmCluster
+from tests.slurm.jobs import (
+    TRAIN_SH,
+    ended_as,
+    job_environment,
+    log,
+    make_folder,
+    set_step_secs,
+    starts,
+    status,
+    wait_for_checkpoint,
+    write_job,
+)
+from tests.slurm.test_lost_nodes import assert_same_weights
+from tests.support import wait_for
+
+# The two nodes are one machine, on which Open MPI would have them share memory that each has for itself.
+ONE_MACHINE = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_osc": "pt2pt"}
+
+
+def start(cluster: SlurmCluster, folder: Path, launcher: str = "srun", **env: str) -> int:
+    env = {**job_environment(cluster, anew=True), **ONE_MACHINE, "HPC_TRAIN_LAUNCHER": launcher, **env}
+    words = ["--nodes=2", "--ntasks-per-node=1", f"--output={folder}/job.out", TRAIN_SH, "job.yaml"]
+    return cluster.sbatch(words, cwd=folder, env=env)
+
+
+def ranks_of(job: int) -> dict[int, psutil.Process]:
+    """The job's ranks that live, by number."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            env = process.environ()
+            ours = env.get("SLURM_JOB_ID") == str(job) and "PMIX_RANK" in env and "train" in process.cmdline()
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found[int(env["PMIX_RANK"])] = process
+        except psutil.Error:
+            continue
+    return found
+
+
+def end(cluster: SlurmCluster, job: int) -> JobResult:
+    """Of the job, once none of its ranks is left."""
+    result = cluster.wait(job)
+    wait_for(lambda: not ranks_of(job), "the end of all ranks")
+    return result
+
+
+def test_srun_trains_the_same_weights(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    by_srun, by_mpirun = (make_folder(tmp_path / name) for name in ("by srun", "by mpirun"))
+    for folder, launcher in ((by_srun, "srun"), (by_mpirun, "mpirun")):
+        result = end(slurm_cluster, start(slurm_cluster, folder, launcher))
+        assert ended_as(result) == ("COMPLETED", 0, 0), log(folder)
+        assert (status(folder / "runs/tiny")["step"], status(folder / "runs/tiny")["state"]) == (20, "succeeded")
+        assert ("Data for node" in log(folder)) == (launcher == "mpirun"), "which mpirun alone prints"
+    assert_same_weights(by_srun / "runs/tiny", by_mpirun / "runs/tiny", 20)
+
+
+def test_jobs_of_srun_end_as_those_of_mpirun(slurm_cluster: SlurmCluster, folder: Path) -> None:
+    """A mistake, TERM, a rank that is killed; after each the job goes on where it has saved."""
+    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=20, trian={})
+    assert ended_as(end(slurm_cluster, start(slurm_cluster, folder))) == ("FAILED", 2, 0), log(folder)
+    assert "trian" in log(folder)
+    refused = ended_as(end(slurm_cluster, start(slurm_cluster, folder, HPC_TRAIN_MIN_NODES="1")))
+    assert refused == ("FAILED", 2, 0) and "need launcher: mpirun" in log(folder)
+
+    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=20)
+    set_step_secs(folder, 0.05)  # which leaves the cores to others
+    job_dir = folder / "runs/tiny"
+    job = start(slurm_cluster, folder)
+    wait_for_checkpoint(job_dir)
+    slurm_cluster.scancel(job, "--batch", "--signal=TERM")
+    assert ended_as(end(slurm_cluster, job)) == ("FAILED", 3, 0), log(folder)
+    assert "stopped after saving; submit again to continue" in log(folder)
+    stopped = status(job_dir)["step"]
+    assert status(job_dir)["state"] == "stopped" and (job_dir / f"checkpoints/step-{stopped:08d}").is_dir()
+
+    job = start(slurm_cluster, folder)
+    wait_for(lambda: len(starts(job_dir)) == 2, "the second start")
+    ranks_of(job)[1].send_signal(signal.SIGKILL)
+    assert ended_as(end(slurm_cluster, job)) == ("FAILED", 137, 0), log(folder)
+    assert starts(job_dir) == [0, stopped]
