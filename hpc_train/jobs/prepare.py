@@ -23,8 +23,8 @@ from hpc_train.jobdir.paths import CODE, SECRETS_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
     check_files,
-    check_limits,
     check_launcher,
+    check_limits,
     check_min_nodes,
     check_nodes,
     check_ranks,

@@ -354,7 +354,7 @@ def test_srun_cannot_start_a_job_that_goes_on_without_a_worker(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB.format(model="model.py:build", train="", evaluate="") + f"{run}\n")
     job = load_job(tmp_path / "job.yaml")
     check_launcher(job, Resources(tier="here"))
-    with pytest.raises(UserError, match="on_lost_worker: continue needs resources.launcher: mpirun"):
+    with pytest.raises(UserError, match=r"on_lost_worker: continue needs resources\.launcher: mpirun"):
         check_launcher(job, Resources(tier="here", launcher="srun"))
 
 
