@@ -145,7 +145,7 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
     from hpc_train.jobs.schedulers.base import Limits
-    from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
+    from hpc_train.jobs.site.tiers import describe_tiers, load_tiers, tiers_files
 
     with errors():
         known = load_tiers(os.environ, home_folder())

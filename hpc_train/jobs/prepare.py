@@ -39,8 +39,8 @@ from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_a
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LOOKS_SECRET, Plan, check_outside, plan_snapshot
-from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder, user_name
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.status import read_status, sound

@@ -15,7 +15,7 @@ import yaml
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.table_schema import TableSchema
-from hpc_train.jobs.tiers import load_tiers
+from hpc_train.jobs.site.tiers import load_tiers
 from tests.pages import Block, blocks_of, calls_of, is_output, is_whole, pages, parse
 from tests.support import REPOSITORY, merge
 
