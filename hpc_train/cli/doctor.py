@@ -43,7 +43,7 @@ def doctor(
     """
     from hpc_train.doctor.examine import demo_runs, examine
 
-    folder = job_dir or Path(os.environ.get("HPC_TRAIN_ROOT") or "runs")
+    folder = job_dir or _root()
     findings = []
     if as_json:
         for finding in examine(folder, lambda doing: None):

@@ -82,6 +82,9 @@ def resume(
     root: Root = None,
     backend: BackendOption = None,
     after: After = None,
+    with_this_version: Annotated[
+        bool, typer.Option("--with-this-version", help="Go on with this hpc_train, not the one it was submitted with.")
+    ] = False,
     wait: Wait = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -92,7 +95,7 @@ def resume(
 
     def prepared() -> PreparedJob:
         placement = Placement(root_of(root, os.environ), backend, after)
-        return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn)
+        return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn, with_this_version)
 
     _queue(prepared, wait, dry_run, as_json)
 

@@ -67,7 +67,9 @@ class SlurmScheduler(Scheduler):
             raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
 
     def script(self, submission: Submission, job_dir: Path) -> str:
-        return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
+        found = submission.installation
+        python = Path(sys.executable if found is None else found.python)
+        return render(submission, job_dir, python, (SCRIPTS / "ranks.sh").read_text())
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
