@@ -73,8 +73,8 @@ def first_version(env: Mapping[str, str]) -> str:
 def draft(found: Found) -> str:
     """The text of a site file; what was not found is in it as a comment. Pure."""
     lines = [
-        "# The site file of hpc_train, a first version by `hpc-train doctor --site`: read it, mend it, and put it where all",
-        f"# nodes read it, as {SITE_FILE}, or name it by HPC_TRAIN_SITE. Nobody but its owner may write it. docs/sites.md",
+        "# The site file of hpc_train, a first version by `hpc-train doctor --site`: read it, mend it, and put it where",
+        f"# all nodes read it, as {SITE_FILE}, or name it by HPC_TRAIN_SITE. None but its owner may write it.",
         "",
         "defaults: # for all tiers, where a tier does not say",
         *(f"  {line}" for line in _defaults(found)),
