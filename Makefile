@@ -22,6 +22,7 @@ wheelhouse:  ## gather the wheels that .venv was made of in WHEELHOUSE=DIR, for 
 	@mkdir -p "$(HOUSE)/built"
 	@.venv/bin/python -m pip freeze --all --exclude-editable >"$(HOUSE)/requirements.txt"
 	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" --requirement "$(HOUSE)/requirements.txt" .
+	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" 'setuptools>=68,<82' # to build with
 	@cp -R "$${HPC_TRAIN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hpc_train}/." "$(HOUSE)/built"
 	@echo "$(HOUSE): $$(ls "$(HOUSE)" | grep -c '[.]whl$$') wheels, $$(du -sh "$(HOUSE)" | cut -f1)"
 

@@ -73,7 +73,7 @@ def first_version(env: Mapping[str, str]) -> str:
 def draft(found: Found) -> str:
     """The text of a site file; what was not found is in it as a comment. Pure."""
     lines = [
-        "# The site file of hpc_train, a first version by `hpc-train doctor --site`: read it, mend it, and put it where",
+        "# The site file of hpc_train, a first version by `hpc-train doctor --site`: read it, mend it, put it where",
         f"# all nodes read it, as {SITE_FILE}, or name it by HPC_TRAIN_SITE. None but its owner may write it.",
         "",
         "defaults: # for all tiers, where a tier does not say",

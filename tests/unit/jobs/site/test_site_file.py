@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hpc_train.jobs.record.job_dirs import root_of
 from hpc_train.jobs.site import site as site_module
 from hpc_train.jobs.site.site import adopt, load_site, shell_lines
 from hpc_train.jobs.site.tiers import load_tiers, tiers_files
+from tests.support import LIMIT_SECS, REPOSITORY, environment
 
 TEXT = """\
 root: /work/{user}/runs
@@ -147,3 +149,27 @@ def test_what_the_scripts_source(env: dict[str, str], before: str, modules: str,
     clean = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["bash", "-c", script], env=clean, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{modules}|{ucx}|it's|ib 0|"
+
+
+def run_programs_sh(folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    script = f"""
+set -euo pipefail
+fail() {{ echo "train.sh: $1" >&2; exit 2; }}
+module() {{ shift; echo "loads $*"; }}
+home={shlex.quote(str(folder))}
+source {REPOSITORY / "slurm/programs.sh"}
+printf '%s|' "$A" "$NCCL_SOCKET_IFNAME" "$HPC_TRAIN_SCRATCH"
+"""
+    return subprocess.run(
+        ["bash", "-c", script], env=environment(**env), capture_output=True, text=True, timeout=LIMIT_SECS, check=False
+    )
+
+
+def test_the_batch_scripts_have_it(env: dict[str, str], tmp_path: Path) -> None:
+    done = run_programs_sh(tmp_path, env)
+    assert done.stdout == "loads openmpi/4.1 cuda\nit's|ib 0|/local|", done.stderr
+    Path(env["HPC_TRAIN_SITE"]).write_text(BAD)
+    done = run_programs_sh(tmp_path, env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "modules: unknown key" in done.stderr
+    assert done.stderr.endswith("train.sh: the site file cannot be used: see above\n")
