@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -21,8 +22,7 @@ def site(
     with errors():
         found = load_site(os.environ)
     if shell:
-        for line in shell_lines(found):
-            print(line)
+        sys.stdout.write("\n".join([*shell_lines(found), ""]))
     else:
         say("there is no site file" if found.path is None else str(found.path))
 

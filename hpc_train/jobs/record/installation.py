@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -165,7 +166,8 @@ def problem_of(installation: Installation, job_dir: Path) -> str | None:
 
 def remedy(job_dir: Path) -> str:
     """What to do about it, as the end of a sentence."""
-    return f"install it again, or go on with another version: hpc-train resume {job_dir} --with-this-version"
+    resume = f"hpc-train resume {shlex.quote(str(job_dir))} --with-this-version"
+    return f"install it again, or go on with another version: {resume}"
 
 
 def _files(package: Path) -> Iterator[str]:
