@@ -1,17 +1,30 @@
 # make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python, HOROVOD=no does
-# without Horovod.
+# without Horovod. WHEELHOUSE=DIR installs from a folder that make wheelhouse has filled, without a network.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tune-demo test test-quick soak lint docs docs-api bench-quick clean
+.PHONY: help setup wheelhouse demo tune-demo test test-quick soak lint docs docs-api bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+# What pip reads, and where the set-up finds the wheels that it would build (hpc_train/bootstrap/build.py).
+HOUSE = $(abspath $(or $(WHEELHOUSE),build/wheelhouse))
+OFFLINE = $(if $(WHEELHOUSE),PIP_NO_INDEX=1 PIP_FIND_LINKS="$(HOUSE)" HPC_TRAIN_CACHE="$(HOUSE)/built")
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
 
 setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1, PYTHON=python3.12, HOROVOD=no)
-	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)") $(if $(HOROVOD),--horovod "$(HOROVOD)")
+	@$(OFFLINE) $(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)") $(if $(HOROVOD),--horovod "$(HOROVOD)")
+
+wheelhouse:  ## gather the wheels that .venv was made of in WHEELHOUSE=DIR, for make setup WHEELHOUSE=DIR elsewhere
+	@$(MAKE) --no-print-directory setup WHEELHOUSE=
+	@mkdir -p "$(HOUSE)/built"
+	@.venv/bin/python -m pip freeze --all --exclude-editable >"$(HOUSE)/requirements.txt"
+	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" --requirement "$(HOUSE)/requirements.txt" .
+	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" 'setuptools>=68,<82' # to build with
+	@cp -R "$${HPC_TRAIN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hpc_train}/." "$(HOUSE)/built"
+	@echo "$(HOUSE): $$(ls "$(HOUSE)" | grep -c '[.]whl$$') wheels, $$(du -sh "$(HOUSE)" | cut -f1)"
 
 demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the data, STRATEGY=async the other way)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)") $(if $(STRATEGY),--strategy "$(STRATEGY)")

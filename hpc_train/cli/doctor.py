@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import answer, say, show
+from hpc_train.cli.terminal import answer, errors, say, show
+from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_FAILED
 from hpc_train.text import LINES, visible
 
@@ -36,6 +37,10 @@ def doctor(
         typer.Option(help="Where jobs will keep their files. \\[default: $HPC_TRAIN_ROOT, or ./runs]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a check and line.")] = False,
+    site: Annotated[
+        bool, typer.Option("--site", help="Print a first version of a site file instead, from what is found here.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --site: a new file for it.")] = None,
 ) -> None:
     """Check Python, TensorFlow, Horovod, MPI, GPUs, Slurm and the file system; say what to do where one fails.
 
@@ -43,7 +48,10 @@ def doctor(
     """
     from hpc_train.doctor.examine import demo_runs, examine
 
-    folder = job_dir or Path(os.environ.get("HPC_TRAIN_ROOT") or "runs")
+    if site or out is not None:
+        _write_site(site, out)
+        return
+    folder = job_dir or _root()
     findings = []
     if as_json:
         for finding in examine(folder, lambda doing: None):
@@ -56,6 +64,34 @@ def doctor(
         show(console, _table(findings, console.width))
         say(f"\n{_summary(findings)}")
     sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
+
+
+def _root() -> Path:
+    from hpc_train.jobs.record.job_dirs import root_of
+
+    try:
+        return root_of(None, os.environ)
+    except UserError:  # the finding of the site file says it
+        return Path("runs")
+
+
+def _write_site(site: bool, out: Path | None) -> None:
+    from hpc_train.doctor.site import first_version
+    from hpc_train.files import create
+
+    with errors():
+        if not site:
+            raise UserError("--out is the file that --site writes: give both")
+        text = first_version(os.environ)
+        if out is None:
+            sys.stdout.write(text)
+            return
+        try:
+            with os.fdopen(create(out, 0o644), "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written: {error.strerror}; --out names a new file") from None
+    say(f"{out}: read it, and set HPC_TRAIN_SITE to it; at /etc/hpc_train/site.yaml it is found without that")
 
 
 def _console() -> Console:
@@ -108,6 +144,13 @@ def _summary(findings: list[Finding]) -> str:
 
 COMMANDS = (
     Command(
-        "doctor", doctor, "This machine", examples=("hpc-train doctor", "hpc-train doctor --job-dir /scratch/me/runs")
+        "doctor",
+        doctor,
+        "This machine",
+        examples=(
+            "hpc-train doctor",
+            "hpc-train doctor --job-dir /scratch/me/runs",
+            "hpc-train doctor --site --out site.yaml",
+        ),
     ),
 )

@@ -79,8 +79,10 @@ def fit(
         from hpc_train.jobs.fit.request import FitRequest
         from hpc_train.jobs.fit.stages import StageError, Stages
         from hpc_train.jobs.launch.mpirun import Mpirun
+        from hpc_train.jobs.site.site import adopt
 
     with errors():
+        adopt(os.environ)
         if launched_ranks() > 1:
             raise UserError("hpc-train fit starts its ranks by itself, see --ranks; start it without mpirun")
         if model not in MODELS:

@@ -53,7 +53,7 @@ def plan(
     """
     from hpc_train.config.program import ProgramConfig, load_any
     from hpc_train.distributed.silence import without_chatter
-    from hpc_train.jobs.tiers import load_tiers, resources_for
+    from hpc_train.jobs.site.tiers import load_tiers, resources_for
     from hpc_train.planning.links import measured_here, read_links
 
     with errors():

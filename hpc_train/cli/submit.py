@@ -82,6 +82,9 @@ def resume(
     root: Root = None,
     backend: BackendOption = None,
     after: After = None,
+    with_this_version: Annotated[
+        bool, typer.Option("--with-this-version", help="Go on with this hpc_train, not the one it was submitted with.")
+    ] = False,
     wait: Wait = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -92,7 +95,7 @@ def resume(
 
     def prepared() -> PreparedJob:
         placement = Placement(root_of(root, os.environ), backend, after)
-        return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn)
+        return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn, with_this_version)
 
     _queue(prepared, wait, dry_run, as_json)
 
@@ -146,7 +149,7 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
     from hpc_train.jobs.schedulers.base import Limits
-    from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
+    from hpc_train.jobs.site.tiers import describe_tiers, load_tiers, tiers_files
 
     with errors():
         known = load_tiers(os.environ, home_folder())

@@ -98,10 +98,12 @@ def launch(
         mpirun = Mpirun()
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings
+        from hpc_train.jobs.site.site import adopt
         from hpc_train.resilience.guard import ALLOWED
         from hpc_train.telemetry.units import counted
 
     with errors():
+        adopt(os.environ)
         job = load_job(job_file, settings or [], data_root)
         places = _rank_hosts(job, hosts, ranks, min_hosts, max_restarts)
         ranks = (ranks or 1) if places is None else places.ranks

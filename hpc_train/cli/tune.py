@@ -77,6 +77,7 @@ def run(
     """Begin a study, or go on with one; the word `run` may be left out."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
+        from hpc_train.jobs.site.site import adopt
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
         from hpc_train.tuning.drive import DriveRequest, drive, submit_drivers
         from hpc_train.tuning.live import study_listeners
@@ -85,6 +86,7 @@ def run(
     with errors():
         if launched_ranks() > 1:
             raise UserError("hpc-train tune starts the ranks of its trials by itself; start it without mpirun")
+        adopt(os.environ)
         folder, is_new = StudyFolder(what.absolute()), False
         if not what.is_dir():
             folder, is_new = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks))

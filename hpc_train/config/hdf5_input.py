@@ -63,9 +63,9 @@ class HDF5Input:
             each row once.
         stage: `"node"`: in training, the first rank of each node copies the shards to the node while the first pass
             reads them where they are; all ranks of the node read from the copies once these are there. `"none"`: not.
-        stage_dir: The node's own folder that they are copied to, an absolute path. `None`: $SLURM_TMPDIR where that is
-            set, else /dev/shm, where copies take the memory of the job, at most half of what is free. Nothing has a
-            name there: nothing stays.
+        stage_dir: The node's own folder that they are copied to, an absolute path. `None`: the site's scratch, else
+            $SLURM_TMPDIR where that is set, else /dev/shm, where copies take the memory of the job, at most half of
+            what is free. Nothing has a name there: nothing stays.
 
     Data keeps its stored dtype until `map_fn`: uint8 images stay uint8, texts are tf.string
     `[B, ...]` in UTF-8. Each input names its own datasets: those of an evaluation may be called otherwise than those of

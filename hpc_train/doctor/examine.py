@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpc_train.doctor import files, machine, mpi, packages
+from hpc_train.doctor import files, machine, mpi, packages, site
 from hpc_train.doctor.slurm import SlurmProbe
 from hpc_train.doctor.tools import Finding, Outcome, Tool, Tools, marked
 from hpc_train.jobs.launch.mpirun import mpirun_command
@@ -46,6 +46,7 @@ def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
             ("GPUs", "GPUs", checks.gpus),
             ("energy", "energy", checks.energy),
             ("Slurm", "Slurm", checks.slurm.findings),
+            ("site", "the site file", lambda: [site.site_finding(os.environ)]),
             ("job-dir", "the file system of the job-dir", checks.files),
             ("limits", "limits", checks.limits),
         )
@@ -55,7 +56,7 @@ def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
                 yield from step()
             except Exception as error:
                 found = f"the check itself failed: {type(error).__name__}: {error}"
-                needed = name not in ("shared memory", "GPUs", "energy", "Slurm", "limits")
+                needed = name not in ("shared memory", "GPUs", "energy", "Slurm", "site", "limits")
                 yield Finding(name, "fails", found, "tell those who maintain hpc_train", needed)
 
 

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hpc_train.folders import held
-from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, LOGS
+from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, INSTALLATION, LOGS
 
 Kind = Literal["checkpoints", "exports", "logs", "code", "tensorboard", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_FOLDERS: dict[str, Kind] = {CHECKPOINTS: "checkpoints", EXPORTS: "exports", LOGS: "logs", CODE: "code"}
+_FOLDERS: dict[str, Kind] = {
+    CHECKPOINTS: "checkpoints",
+    EXPORTS: "exports",
+    LOGS: "logs",
+    CODE: "code",
+    INSTALLATION: "code",
+}
 _EVENTS = re.compile("train|ranks|eval(_.*)?")
 BLOCK = 512
 """Bytes of what stat calls a block."""

@@ -18,7 +18,7 @@ from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ExportFolder
 from hpc_train.folders import exposure, remove, remove_tree
 from hpc_train.jobdir.job_dir import MARKS, JobDir
-from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, LOCK_FILE, LOGS, OWN_FILES, SUBMISSION_FILE
+from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, INSTALLATION, LOCK_FILE, LOGS, OWN_FILES, SUBMISSION_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobdir.usage import bytes_of, kind_of, usage_of
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs, leftover
@@ -162,7 +162,7 @@ def _job_dirs_in(job_dir: Path) -> list[str]:
     found = []
     for folder, folders, files in os.walk(job_dir):
         if folder == str(job_dir):
-            folders[:] = [name for name in folders if name != CODE]
+            folders[:] = [name for name in folders if name not in (CODE, INSTALLATION)]
         elif any(name in files for name in (*RUN_MARKS, SUBMISSION_FILE)):
             found.append(os.path.relpath(folder, job_dir))
             folders.clear()

@@ -37,12 +37,14 @@ from hpc_train.jobs.checks import (
 from hpc_train.jobs.code import check_code
 from hpc_train.jobs.inspect import FINISH_SECS, inspect_job, leftover
 from hpc_train.jobs.problems import Problems
+from hpc_train.jobs.record.installation import problem_of, remedy, this_installation
 from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_at, name_in_use
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
+from hpc_train.jobs.site.site import load_site
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LOOKS_SECRET, Plan, check_outside, plan_snapshot
-from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder, user_name
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.status import read_status, sound
@@ -144,18 +146,22 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         resources={},
         code={},
         version=__version__,
+        installation=this_installation(),
     )
     submission = _completed(draft, job, job_dir, request.placement, problems, report)
     problems.refuse()
     return PreparedJob(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
 
 
-def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> PreparedJob:
+def prepare_again(
+    job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine, with_this_version: bool = False
+) -> PreparedJob:
     """Checks a job that has ended, and is to go on in its job-dir with the code that was copied, and writes nothing.
 
     Args:
         settings: Laid over the job file beside those of the submission before.
         placement: Without a backend, that of the submission before.
+        with_this_version: Go on with the hpc_train that this process runs, not the one of the submission before.
 
     Raises:
         UserError: With all that is wrong.
@@ -185,12 +191,13 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         user=user_name(),
         host=socket.gethostname(),
         settings=laid_over,
-        version=__version__,
         after=None,
         after_dir=None,
         job_id=None,
     )
     problems = Problems()
+    with problems.gathered():
+        draft = _installed(draft, job_dir, with_this_version, report)
     with problems.gathered():
         if (warning := check_job_dir(job_dir)) is not None:
             report(f"warning: {warning}")
@@ -201,6 +208,20 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
     return PreparedJob(submission, job_dir, None, script, before.token)
+
+
+def _installed(draft: Submission, job_dir: Path, with_this_version: bool, report: ReportLine) -> Submission:
+    """The draft of a resumed job with the installation that it goes on with."""
+    here, found = this_installation(), draft.installation
+    if found is None or with_this_version:
+        return replace(draft, version=here.version, installation=here)
+    if found == here and not found.code(job_dir).exists():
+        return draft  # somebody has removed the copy, which is made again
+    if (problem := problem_of(found, job_dir)) is not None:
+        raise UserError(f"{draft.name}: {problem}; {remedy(job_dir)}; this is {here}")
+    if found.fingerprint != here.fingerprint:
+        report(f"goes on with {found}, as it was submitted; --with-this-version takes {here}")
+    return draft
 
 
 def _started_again(job_dir: Path) -> str:
@@ -230,6 +251,7 @@ def _completed(
         chosen = choose(placement.backend, os.environ)
         done = replace(done, backend=chosen.name)
     with problems.gathered():
+        done = replace(done, variables=dict(load_site(os.environ).variables))
         wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
         ranks = wants.ranks
         if chosen is not None:

@@ -19,6 +19,7 @@ from hpc_train.folders import make_folder, remove, remove_folder, remove_tree
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SECRETS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.prepare import PreparedJob
+from hpc_train.jobs.record.installation import copy_code
 from hpc_train.jobs.record.job_dirs import make_job_dir
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import scheduler
@@ -46,6 +47,8 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
             if prepared.plan is not None:
                 code = asdict(copy_snapshot(prepared.plan, job_dir / CODE))
                 submission = replace(submission, code=code)
+            if submission.installation is not None:
+                copy_code(submission.installation, job_dir)
             make_folder((job_dir / LOG_FILE).parent)
             submission = replace(submission, folder=FolderIdentity.of(job_dir))
             submission.save_secrets(job_dir)

@@ -26,7 +26,7 @@ from hpc_train.jobs.layout import (
 )
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
-from hpc_train.jobs.tiers import TierRow
+from hpc_train.jobs.site.tiers import TierRow
 from hpc_train.telemetry import staging
 from hpc_train.telemetry.energy.account import amount, in_words
 from hpc_train.telemetry.units import counted, size

@@ -17,8 +17,8 @@ from hpc_train.jobs.checks import check_files, check_ranks, code_files, data_fil
 from hpc_train.jobs.code import check_code
 from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
-from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
 from hpc_train.text import visible
 from hpc_train.tuning.search.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences

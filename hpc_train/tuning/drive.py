@@ -12,7 +12,7 @@ from hpc_train.folders import make_folder, remove_tree
 from hpc_train.jobs.launch.mpirun import Mpirun
 from hpc_train.jobs.schedulers import choose
 from hpc_train.jobs.schedulers.base import DriverJobs
-from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of

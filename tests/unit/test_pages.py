@@ -15,7 +15,9 @@ import yaml
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.table_schema import TableSchema
-from hpc_train.jobs.tiers import load_tiers
+from hpc_train.jobs.site.sections import SiteFile, TiersFile
+from hpc_train.jobs.site.site import load_site
+from hpc_train.jobs.site.tiers import load_tiers
 from tests.pages import Block, blocks_of, calls_of, is_output, is_whole, pages, parse
 from tests.support import REPOSITORY, merge
 
@@ -61,9 +63,14 @@ def test_commands_are_ones_that_there_are(block: Block) -> None:
 @each("yaml")
 def test_job_files_are_valid(block: Block, tmp_path: Path) -> None:
     given = yaml.safe_load(block.text)
-    if set(given) <= {"tiers", "defaults"}:
+    if set(given) <= set(SiteFile.model_fields):
+        tmp_path.chmod(0o700)
+        (tmp_path / "site.yaml").write_text(block.text)
+        load_site({"HPC_TRAIN_SITE": str(tmp_path / "site.yaml")})
+    if set(given) <= set(TiersFile.model_fields):
         (tmp_path / "tiers.yaml").write_text(block.text)
         load_tiers({"HPC_TRAIN_TIERS": str(tmp_path / "tiers.yaml")}, tmp_path)
+    if set(given) <= set(SiteFile.model_fields):
         return
     if "columns" in given:
         TableSchema.model_validate(given)

@@ -26,14 +26,17 @@ MEMORY_PART, DISK_PART = 0.5, 0.95
 
 
 def choose(given: str | None, environment: Mapping[str, str]) -> tuple[Path, str]:
-    """The folder to copy to, and what has named it: `stage_dir`, else $SLURM_TMPDIR, else this node's shared memory.
+    """The folder to copy to, and what has named it.
+
+    That is `stage_dir`, else the scratch of the site file, else $SLURM_TMPDIR, else this node's shared memory.
 
     $TMPDIR is not asked: at many sites it lies on a file system that nodes share.
     """
     if given is not None:
         return Path(given), "stage_dir"
-    if environment.get("SLURM_TMPDIR"):
-        return Path(environment["SLURM_TMPDIR"]), "$SLURM_TMPDIR"
+    for variable in ("HPC_TRAIN_SCRATCH", "SLURM_TMPDIR"):
+        if environment.get(variable):
+            return Path(environment[variable]), f"${variable}"
     return Path(SHARED_MEMORY), "stage"
 
 

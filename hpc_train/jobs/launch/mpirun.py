@@ -70,6 +70,8 @@ _CARRIED = (
     "OMP_",
     "CUDA_",
     "NCCL_",
+    "UCX_",
+    "FI_",
     "PYTHONPATH",
     "PATH",
     "LD_LIBRARY_PATH",

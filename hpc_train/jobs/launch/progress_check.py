@@ -18,6 +18,7 @@ from hpc_train.jobdir.paths import (
     CODE,
     DATA_FILE,
     ENVIRONMENT_FILE,
+    INSTALLATION,
     JOB_FILE,
     LOCK_FILE,
     LOGS,
@@ -37,7 +38,7 @@ MAX_IDLE_RUNS = 3
 MAX_FILES_SEEN = 20_000
 """A program that has left more files than that is taken to save."""
 
-_OUR_FOLDERS = (LOGS, CODE)
+_OUR_FOLDERS = (LOGS, CODE, INSTALLATION)
 _OUR_FILES = (
     *(SUBMISSION_FILE, SECRETS_FILE, SCRIPT_FILE, CANCELLED_FILE, STATUS_FILE),
     *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, LOCK_FILE),

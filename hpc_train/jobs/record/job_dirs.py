@@ -16,6 +16,7 @@ from hpc_train.folders import make_folder, make_new_folder
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
 from hpc_train.jobdir.paths import STUDY_FILE, SUBMISSION_FILE
 from hpc_train.jobs.record.submission import read_submission
+from hpc_train.jobs.site.site import load_site
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.status import JOB_NUMBER, read_status, sound
 
@@ -49,8 +50,14 @@ def name_at(name: str, when: float) -> str:
 
 
 def root_of(given: Path | None, env: Mapping[str, str]) -> Path:
-    """The folder that holds the job-dirs."""
-    return in_full(given or Path(env.get(ROOT_VARIABLE) or DEFAULT_ROOT))
+    """The folder that holds the job-dirs: `given`, else $HPC_TRAIN_ROOT, else the site's, else `runs`.
+
+    Raises:
+        UserError: The site file has mistakes.
+    """
+    if given is None and (named := env.get(ROOT_VARIABLE)):
+        given = Path(named)
+    return in_full(given or load_site(env).root or Path(DEFAULT_ROOT))
 
 
 def in_full(path: Path) -> Path:

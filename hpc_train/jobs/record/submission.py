@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from hpc_train.files import read_bytes, replacement
 from hpc_train.folders import remove
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, SECRETS_FILE, SUBMISSION_FILE
+from hpc_train.jobs.record.installation import Installation
 from hpc_train.telemetry.json_files import MAX_JSON_BYTES, UnreadableError, load_json, read_json, write_json
 from hpc_train.telemetry.status import JOB_NUMBER, LONGEST_TIME
 
@@ -76,6 +77,8 @@ class Submission:
         args: What follows `python` in a program's command.
         folder: Which folder its job-dir is, once it has been made.
         survives: Whether it goes on where a rank is lost.
+        installation: Of hpc_train, that its ranks run with; None: whichever is there then, as with older versions.
+        variables: Of the site, set for its ranks where nothing else sets them.
     """
 
     token: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -97,6 +100,8 @@ class Submission:
     args: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)] = ()
     folder: FolderIdentity | None = None
     survives: bool = False
+    installation: Installation | None = None
+    variables: Annotated[dict[Text, Text], Field(max_length=MAX_WORDS)] = field(default_factory=dict)
 
     def save(self, job_dir: Path) -> None:
         """Replaces SUBMISSION_FILE in `job_dir`, without its secrets."""

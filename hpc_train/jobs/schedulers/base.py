@@ -151,6 +151,28 @@ class DriverJobs:
     count: int
 
 
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes that are alike, of one partition of a scheduler that is open.
+
+    Attributes:
+        default: Jobs that name no partition go there.
+        count: How many there are.
+        cores, gpus: Of each; `gpu` is the GPUs' name, or "".
+        max_time_secs: The longest time limit; None: any.
+        max_nodes: What one job may have; None: all.
+    """
+
+    partition: str
+    default: bool
+    count: int
+    cores: int
+    gpus: int
+    gpu: str
+    max_time_secs: int | None
+    max_nodes: int | None
+
+
 class Scheduler(Backend):
     """Who queues and runs jobs that are submitted to it.
 
@@ -174,6 +196,14 @@ class Scheduler(Backend):
             AbsentError: There is no such scheduler here.
             SchedulerError: It does not answer, so that nothing is known.
         """
+
+    def node_kinds(self) -> list[NodeKind]:
+        """The nodes that it runs jobs on, those of the default partition first; none where it has no partitions.
+
+        Raises:
+            SchedulerError: It does not answer.
+        """
+        return []
 
     def completed(self, wants: Resources, env: Mapping[str, str]) -> Resources:
         """`wants` with what `env` sets where neither the tier nor the job file does.

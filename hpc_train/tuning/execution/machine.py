@@ -10,7 +10,7 @@ from itertools import takewhile
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.jobs.launch.allocation import allocated_nodes, repeated
-from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
 from hpc_train.tuning.execution.slots import Node, Slot, Wanted, slots_of, slots_of_nodes
 

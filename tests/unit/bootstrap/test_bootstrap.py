@@ -299,3 +299,20 @@ def test_without_horovod_no_compiler_is_needed(machine):
     assert not machine.pip_calls.exists()
     assert "Installing TensorFlow" in machine.complaint("--horovod", "no")
     assert machine.pip_calls.exists()
+
+
+def make_says(*words):
+    return subprocess.run(
+        ["make", "--dry-run", *words], cwd=plan.ROOT, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_a_wheelhouse_is_all_that_the_set_up_reads(tmp_path):
+    assert "PIP_" not in make_says("setup")
+    offline = f'PIP_NO_INDEX=1 PIP_FIND_LINKS="{tmp_path}" HPC_TRAIN_CACHE="{tmp_path}/built" '
+    assert offline in make_says("setup", f"WHEELHOUSE={tmp_path}")
+    gathered = make_says("wheelhouse", f"WHEELHOUSE={tmp_path}")
+    assert "PIP_NO_INDEX" not in gathered, "it is made of what .venv has, which may need the network"
+    wheel = f'pip wheel --quiet --no-deps --wheel-dir "{tmp_path}"'
+    assert f'{wheel} --requirement "{tmp_path}/requirements.txt" .' in gathered
+    assert f"{wheel} 'setuptools>=68" in gathered, "which an editable installation is built with"

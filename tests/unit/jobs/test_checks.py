@@ -28,7 +28,7 @@ from hpc_train.jobs.checks import (
 from hpc_train.jobs.code import check_code
 from hpc_train.jobs.prepare import Placement, Request, prepare
 from hpc_train.jobs.problems import Problems
-from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.jobs.site.tiers import load_tiers, resources_for
 from tests.support import Job
 
 JOB = """\

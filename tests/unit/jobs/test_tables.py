@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 from hpc_train.cli.terminal import console, show
 from hpc_train.jobs.layout import asked_column, asked_table, duration, in_short, moment, number
 from hpc_train.jobs.record.status import STATES, JobStatus
+from hpc_train.jobs.site.tiers import TierRow
 from hpc_train.jobs.tables import COLOURS, description, evaluation_of, job_table, progress_of, tier_table
-from hpc_train.jobs.tiers import TierRow
 from tests.support import examples
 
 HOSTILE = ["[red]x", "a[/b]c", "[/]", "[link=http://x]y", "\\[x]", ":smile:", "[[x]]", "[@click=f]"]

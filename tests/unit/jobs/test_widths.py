@@ -17,8 +17,8 @@ from hpc_train.cli.doctor import _table
 from hpc_train.data.writing.inspect import DatasetReport, FileReport
 from hpc_train.doctor.tools import Finding
 from hpc_train.jobs.layout import LEAST_CUT, Column, text_table
+from hpc_train.jobs.site.tiers import TierRow
 from hpc_train.jobs.tables import tier_table
-from hpc_train.jobs.tiers import TierRow
 
 PATH = f"/scratch/{'a_long_folder/' * 14}end"
 NAME = "a_name_of_sixty_characters_as_some_people_like_to_have_them_"

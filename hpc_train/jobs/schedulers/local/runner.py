@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,6 +24,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
+from hpc_train.jobs.launch.installation_check import refusal
 from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
@@ -41,6 +42,7 @@ POLL_SECS = 0.3
 TOKEN_VARIABLE = "HPC_TRAIN_SUBMISSION"
 """Set for all that a runner starts, which is so found where its runner was killed."""
 KILL_AFTER_SECS = 20.0
+PYTHONPATH = "PYTHONPATH"
 
 
 def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue) -> Submission:
@@ -57,14 +59,14 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue) -> Su
         numbered.save(job_dir)
         with open_to_append(job_dir / LOG_FILE, 0o600) as log:
             subprocess.Popen(
-                [sys.executable, "-m", __package__, str(job_dir), str(file)],
+                [python_of(submission), "-m", __package__, str(job_dir), str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[file],
                 start_new_session=True,
                 cwd=job_dir,
-                env={**os.environ, TOKEN_VARIABLE: submission.token},
+                env={**os.environ, **_import_path(job_dir, submission, {}), TOKEN_VARIABLE: submission.token},
             )
         os.close(file)
     except BaseException as error:
@@ -181,6 +183,9 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     if lost := submission.lost_secrets:
         report(f"the values of {', '.join(lost)} cannot be read in {job_dir / SECRETS_FILE}: submit the job again")
         return record_end(job_dir, EXIT_BAD_INPUT, None, submission.token, program) or EXIT_BAD_INPUT, False
+    if (why := refusal(submission, job_dir)) is not None:
+        report(why)
+        return record_end(job_dir, EXIT_BAD_INPUT, None, submission.token, program) or EXIT_BAD_INPUT, False
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
@@ -207,20 +212,36 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
     """How the ranks of a job are started on this machine, with the GPUs `devices`; `rank_logs` gets their output."""
     wants, code = submission.wants, job_dir / CODE
     more = {
+        **{name: value for name, value in submission.variables.items() if name not in os.environ},
         "OMP_NUM_THREADS": str(wants.cores_per_rank),
         "PYTHONUNBUFFERED": "1",
         PROGRESS: "lines",
         MASKED_VARIABLE: " ".join(wants.environment),
         **wants.environment,
+        **_import_path(job_dir, submission, wants.environment),
     }
     if submission.survives:
         more[ALLOWED] = "1"
     if devices:
         more["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-    command = [sys.executable, *job_command(job_dir, submission)]
+    command = [python_of(submission), *job_command(job_dir, submission)]
     if submission.kind == "program" and wants.ranks == 1:
         return Start(tuple(command), more, code)
     return start_of(Mpirun(), wants.ranks, command, more, rank_logs, code)
+
+
+def python_of(submission: Submission) -> str:
+    """The interpreter that runs a job: the one that it was submitted with."""
+    return sys.executable if submission.installation is None else submission.installation.python
+
+
+def _import_path(job_dir: Path, submission: Submission, environment: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH with the copy of hpc_train that the job runs first, where it has one."""
+    folder = None if submission.installation is None else submission.installation.path(job_dir)
+    if folder is None:
+        return {}
+    before = environment.get(PYTHONPATH, os.environ.get(PYTHONPATH))
+    return {PYTHONPATH: os.pathsep.join(filter(None, [str(folder), before]))}
 
 
 def stop(ticket: Ticket, token: str, save: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hpc_train.config.resources import Resources, parse_memory, time_text
 from hpc_train.errors import did_you_mean
@@ -32,6 +32,7 @@ class NodeGroup:
         memory: MiB of each; None where Slurm is not configured with it: it then refuses jobs that ask for memory.
         gpus: Of each, of all types together.
         usable: They run jobs, or will once they are free or switched on: neither down nor drained.
+        gpu: What Slurm calls their first type of GPU; "" where it has no name.
     """
 
     count: int
@@ -40,6 +41,7 @@ class NodeGroup:
     gpus: int
     features: frozenset[str]
     usable: bool
+    gpu: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def _partition(line: str) -> Partition:
         gpus=_gpus(gres),
         features=frozenset(word for word in features.split(",") if word and word != "(null)"),
         usable=state.rstrip("~#%$@^!-+") not in _UNUSABLE and "*" not in state,
+        gpu=found[1] if (found := re.search(r"(?:^|,)gpu:([A-Za-z][\w.-]*)", gres)) else "",
     )
     if sizes in ("infinite", "n/a"):
         least, most = 1, None

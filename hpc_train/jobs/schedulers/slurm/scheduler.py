@@ -6,9 +6,11 @@ import secrets
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE, SLOW_NODES_FILE
 from hpc_train.jobdir.slow_nodes import read_slow_nodes
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import DriverJobs, Limits, ReportLine, Scheduler
+from hpc_train.jobs.schedulers.base import DriverJobs, Limits, NodeKind, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.energy import joules_of
 from hpc_train.jobs.schedulers.slurm.exclusion import exclusion
@@ -53,6 +55,24 @@ class SlurmScheduler(Scheduler):
         partitions = queue.partitions()
         return lambda wants: shortfalls(wants, partitions)
 
+    def node_kinds(self) -> list[NodeKind]:
+        kinds: Counter[NodeKind] = Counter()
+        for partition in (found for found in queue.partitions() if found.up):
+            for group in partition.groups:
+                kind = NodeKind(
+                    partition=partition.name,
+                    default=partition.default,
+                    count=0,
+                    cores=group.cores,
+                    gpus=group.gpus,
+                    gpu=group.gpu,
+                    max_time_secs=partition.max_time_secs,
+                    max_nodes=partition.max_nodes,
+                )
+                kinds[kind] += group.count
+        found = [replace(kind, count=count) for kind, count in kinds.items()]
+        return sorted(found, key=lambda kind: not kind.default)
+
     def completed(self, wants: Resources, env: Mapping[str, str]) -> Resources:
         """With SBATCH_PARTITION and its like, which sbatch itself would let win over the script."""
         given = {
@@ -67,10 +87,12 @@ class SlurmScheduler(Scheduler):
             raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
 
     def script(self, submission: Submission, job_dir: Path) -> str:
+        found = submission.installation
+        python = Path(sys.executable if found is None else found.python)
         body = (SCRIPTS / "ranks.sh").read_text()
         if submission.wants.roles:
             body = on_all_components((SCRIPTS / "het.sh").read_text(), SCRIPTS) + body
-        return render(submission, job_dir, Path(sys.executable), body)
+        return render(submission, job_dir, python, body)
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]

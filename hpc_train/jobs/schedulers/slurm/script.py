@@ -13,8 +13,10 @@ from pathlib import Path
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
+from hpc_train.jobs.record.installation import remedy
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
 from hpc_train.jobs.schedulers.base import DriverJobs
+from hpc_train.jobs.site.site import exports
 from hpc_train.resilience.guard import ALLOWED
 from hpc_train.telemetry.environment import MASKED_VARIABLE
 
@@ -22,6 +24,7 @@ _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 """What Python makes of bytes in names of files that are not UTF-8."""
 _BEGIN = ("", "set -euo pipefail", "stop=", "trap 'stop=USR1' USR1", "trap 'stop=TERM' TERM")
 """After the options: signals are heard from here on."""
+CHECK = "hpc_train.jobs.launch.installation_check"
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
 
@@ -101,6 +104,8 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         *_modules(wants.modules),
         *_environment(job_dir, wants.environment),
         f"PATH={shlex.quote(str(python.parent))}:$PATH",
+        *exports(submission.variables),
+        *_installation(submission, job_dir),
         "export PYTHONUNBUFFERED=1 HPC_TRAIN_PROGRESS=lines",
         f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
         *([f"export {ALLOWED}=1"] if submission.survives else []),
@@ -183,6 +188,27 @@ def _environment(job_dir: Path, environment: Mapping[str, str]) -> list[str]:
         "    exit 2",
         "fi",
         f"export {MASKED_VARIABLE}='{names}'",
+    ]
+
+
+def _installation(submission: Submission, job_dir: Path) -> list[str]:
+    """Has the job run the hpc_train that it was submitted with, or end before its first rank."""
+    found = submission.installation
+    if found is None:
+        return []
+    python, folder = shlex.quote(found.python), found.path(job_dir)
+    gone = (
+        f"hpc-train: error: the job does not start: it was submitted with {found}, whose interpreter {found.python} is "
+    )
+    gone += f"gone here; {remedy(job_dir)}"
+    lines = [] if folder is None else [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    return [
+        *lines,
+        f"if [[ ! -x {python} ]]; then",
+        f"    echo {shlex.quote(gone)} >&2",
+        "    exit 2",
+        "fi",
+        f"(cd / && exec {python} -m {CHECK} {shlex.quote(str(job_dir))}) || exit 2",
     ]
 
 

@@ -12,7 +12,7 @@ from hpc_train.config.resources import ResourcesSection
 from hpc_train.errors import UserError
 from hpc_train.jobs.schedulers.local.scheduler import Machine, machine_shortfalls
 from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo, shortfalls
-from hpc_train.jobs.tiers import BUILT_IN, Tier, describe_tiers, load_tiers, resources_for
+from hpc_train.jobs.site.tiers import BUILT_IN, Tier, describe_tiers, load_tiers, resources_for
 
 SINFO = "test*|up|2:00:00|1-infinite|2|2|1|(null)|(null)|idle\n"
 
