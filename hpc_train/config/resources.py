@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -78,6 +78,7 @@ def _memory_in(value: Any) -> Any:
 
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Word = Annotated[str, Field(pattern=_WORD)]
+Bind = Literal["none", "core", "numa", "auto"]
 
 
 class ResourceOptions(BaseModel):
@@ -96,6 +97,7 @@ class ResourceOptions(BaseModel):
         modules: To be loaded first, in this order.
         environment: Variables to set, by name; none of HPC_TRAIN_….
         sbatch: Further options of sbatch, each "--option" or "--option=value".
+        bind: What ranks are bound to: cores of their own, NUMA domains, or nothing; auto: domains where that does.
         warning_secs: How long before the time limit the ranks are asked to save.
     """
 
@@ -116,6 +118,7 @@ class ResourceOptions(BaseModel):
     modules: tuple[Word, ...] | None = None
     environment: dict[str, str] | None = None
     sbatch: tuple[str, ...] | None = None
+    bind: Bind | None = None
     warning_secs: Annotated[int, Field(ge=10, le=7 * 86400, strict=True)] | None = None
 
     @field_validator("environment", mode="before")
@@ -176,6 +179,7 @@ class Resources(ResourceOptions):
     modules: tuple[Word, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     sbatch: tuple[str, ...] = ()
+    bind: Bind = "auto"
 
     @model_validator(mode="after")
     def _nodes_to_lose(self) -> Resources:
