@@ -56,3 +56,39 @@ def test_a_job_tells_what_its_ranks_are_bound_to(make_job: Callable[..., Job]) -
     refused = run_program([*launch[:6], "--bind", "socket", str(job.file)], job.folder)
     assert refused.returncode == 2
     assert "HPC_TRAIN_BIND is 'socket'; allowed: none, core, numa, auto" in refused.stderr
+
+
+MEETING = """
+import os, pathlib, sys, time
+own, other = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+text = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+own.with_suffix(".new").write_text(f"{text}|{os.environ['HPC_TRAIN_OWN_CPUS']}|{os.environ['HPC_TRAIN_BIND']}")
+own.with_suffix(".new").rename(own)
+while not other.exists():
+    time.sleep(0.05)
+"""
+
+
+def test_two_jobs_at_once_share_no_cpu(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "meeting.py").write_text(MEETING)
+    (folder / "job.yaml").write_text(
+        "name: meeting\nmodule: meeting\nresources: {tier: CUSTOM, nodes: 1, ranks_per_node: 1, cores_per_rank: 1, "
+        "bind: numa, time: '00:10:00'}\n"
+    )
+    queue = {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "hpc_train"]
+    for name, other in (("a", "b"), ("b", "a")):
+        words = ["submit", "job.yaml", "--name", name, "--root", str(tmp_path / "runs")]
+        done = run_program(
+            [*command, *words, "--set", f"args=[{tmp_path / name}, {tmp_path / other}]"], folder, **queue
+        )
+        assert done.returncode == 0, done.stderr
+    for name in "ab":
+        done = run_program([*command, "wait", name, "--root", str(tmp_path / "runs")], folder, **queue)
+        assert done.returncode == 0, done.stdout + done.stderr
+    found = [(tmp_path / name).read_text().split("|") for name in "ab"]
+    masks = [set(text.split()) for text, _, _ in found]
+    assert [len(mask) for mask in masks] == [1, 1] and masks[0].isdisjoint(masks[1])
+    assert [[given, bind] for _, given, bind in found] == [[*mask, "numa"] for mask in masks]
