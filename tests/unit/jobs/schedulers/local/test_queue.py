@@ -380,8 +380,9 @@ def test_jobs_at_once_have_cpus_of_their_own(queue: LocalQueue) -> None:
     assert read_ticket(held[0][0]).cpus == held[0][1].cpus
     os.close(held[0][0])  # as of a runner that was killed
     last, last_file = wide.enter(Path("/runs/c"), 1, None)
-    assert wide.try_start(last_file, last, None, mask).cpus == held[0][1].cpus
-    assert wide.go_back(file, started).cpus == ()
+    last = wide.try_start(last_file, last, None, mask)
+    assert last.cpus == held[0][1].cpus
+    assert wide.go_back(last_file, last).cpus == read_ticket(last_file).cpus == ()
     for one in (file, last_file, *(file for file, _ in held[1:])):
         os.close(one)
 
