@@ -146,7 +146,7 @@ def binding_lines(ranks: list[dict[str, Any]]) -> list[str]:
         if any(rank.get("binding", {}).get("by") for rank in own):
             alike.setdefault("; ".join(_bound_in_words(place, rank) for place, rank in enumerate(own)), []).append(host)
     return [
-        f"cores on {hosts[0]}{f' and {len(hosts) - 1} more nodes like it' if hosts[1:] else ''}: {words}"
+        f"cores on {hosts[0]}{f' and {len(hosts) - 1} more alike' if hosts[1:] else ''}: {words}"
         for words, hosts in alike.items()
     ]
 

@@ -191,7 +191,7 @@ def test_what_ranks_are_bound_to_in_a_line_for_nodes_that_are_alike() -> None:
     ranks = [{"host": host, "device": "A100 0", "binding": bound} for host in ("n1", "n2", "n3")]
     ranks.append({"host": "n3", "device": "CPU", "binding": {"why": "no room"}})
     assert binding_lines(ranks) == [
-        "cores on n1 and 1 more nodes like it: local rank 0 with A100 0 on 0-15 (NUMA 0) by hpc_train",
+        "cores on n1 and 1 more alike: local rank 0 with A100 0 on 0-15 (NUMA 0) by hpc_train",
         "cores on n3: local rank 0 with A100 0 on 0-15 (NUMA 0) by hpc_train; local rank 1 is not bound (no room)",
     ]
     assert binding_lines([{"host": "n1", "binding": {"why": "bind is none"}}, {"host": "n2"}]) == []
