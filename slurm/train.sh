@@ -13,6 +13,7 @@
 #   HPC_TRAIN_LAUNCHER       what starts the ranks: mpirun, the default, or srun
 #   HPC_TRAIN_MIN_NODES      with so many nodes left the job goes on after others were lost: sbatch --no-kill
 #   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
+#   HPC_TRAIN_BIND           what ranks are bound to: none, core, numa or auto (the default); see docs/performance.md
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
 
 #SBATCH --job-name=hpc_train

@@ -204,6 +204,7 @@ def _about_rank(world: World, train: TreeRows, run: RunPlan) -> dict[str, Any]:
         "host": world.host,
         "pid": os.getpid(),
         "cores": world.cores,
+        "binding": world.binding.described(),
         "device": "CPU",
         "shards": f"{len(train):,} of {shards.rows:,} rows, {len(shards.paths)} files",
         "seed": "–",

@@ -87,6 +87,12 @@ def launch(
         int | None,
         typer.Option(help="After a crash, go on with so many of --hosts, or of the nodes of Slurm. \\[default: all]"),
     ] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|core|numa|auto", help="What ranks are bound to. \\[default: HPC_TRAIN_BIND, or auto]"
+        ),
+    ] = None,
     debug_delay: DebugDelay = None,
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -98,6 +104,7 @@ def launch(
         mpirun = Mpirun()
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings
+        from hpc_train.distributed.binding import BIND_VARIABLE, wanted_binding
         from hpc_train.jobs.site.site import adopt
         from hpc_train.resilience.guard import ALLOWED
         from hpc_train.telemetry.units import counted
@@ -108,6 +115,7 @@ def launch(
         places = _rank_hosts(job, hosts, ranks, min_hosts, max_restarts)
         ranks = (ranks or 1) if places is None else places.ranks
         _delays(debug_delay or [])
+        os.environ[BIND_VARIABLE] = wanted_binding({**os.environ, **({} if bind is None else {BIND_VARIABLE: bind})})
         if job.run.on_lost_worker == "continue":
             os.environ.setdefault(ALLOWED, "1")
         more = [f"--debug-delay={given}" for given in debug_delay or []]

@@ -78,6 +78,7 @@ def _memory_in(value: Any) -> Any:
 
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Word = Annotated[str, Field(pattern=_WORD)]
+Bind = Literal["none", "core", "numa", "auto"]
 
 
 class ResourceOptions(BaseModel):
@@ -97,6 +98,7 @@ class ResourceOptions(BaseModel):
         environment: Variables to set, by name; none of HPC_TRAIN_….
         sbatch: Further options of sbatch, each "--option" or "--option=value".
         launcher: What starts the ranks of a Slurm job: "mpirun" or "srun".
+        bind: What ranks are bound to: cores of their own, NUMA domains, or nothing; auto: domains where that does.
         warning_secs: How long before the time limit the ranks are asked to save.
     """
 
@@ -118,6 +120,7 @@ class ResourceOptions(BaseModel):
     environment: dict[str, str] | None = None
     sbatch: tuple[str, ...] | None = None
     launcher: Literal["mpirun", "srun"] | None = None
+    bind: Bind | None = None
     warning_secs: Annotated[int, Field(ge=10, le=7 * 86400, strict=True)] | None = None
 
     @field_validator("environment", mode="before")
@@ -213,6 +216,7 @@ class Resources(ResourceOptions):
     environment: dict[str, str] = Field(default_factory=dict)
     sbatch: tuple[str, ...] = ()
     launcher: Literal["mpirun", "srun"] = "mpirun"
+    bind: Bind = "auto"
 
     @model_validator(mode="after")
     def _nodes_to_lose(self) -> Resources:

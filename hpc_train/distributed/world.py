@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
+from hpc_train.distributed.affinity import Binding
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.errors import RankError, UserError
 from hpc_train.lazy import tf
@@ -50,6 +51,7 @@ class World:
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
         devices: What ranks of this node have as CUDA_VISIBLE_DEVICES, None for one without it; of a node with GPUs.
             None: its ranks may open different ones, so that a number is another GPU for each.
+        binding: The CPUs that it is bound to, and by whom.
         process_sets: Horovod's, by their ranks, once it runs.
         notes: What the user should know of how the ranks were joined; the same on all.
         apart: Whether each rank leaves by itself, and without MPI_Finalize, since one may be lost: with `leave`.
@@ -65,6 +67,7 @@ class World:
         self._horovod: Any = None
         self.process_sets: dict[tuple[int, ...], Any] = {}
         self.notes: list[str] = []
+        self.binding = Binding()
         self.devices: list[str | None] | None = []
         self._known: BaseException | None = None
         self.apart = False
@@ -81,7 +84,7 @@ class World:
         if self.rank < first:
             world.free()
             return None
-        world.cores, world.offset = self.cores, first
+        world.cores, world.binding, world.offset = self.cores, self.binding, first
         world.on_wait = lambda begins: self.on_wait(begins)
         return world
 

@@ -246,7 +246,20 @@ def ranks(history: History) -> Table | None:
     ]
     if not columns:
         return None
-    return Table(tuple(columns), [tuple(str(e.get(name, "")) for name in columns) for e in entries[:MOST_RANKS]], 6)
+    rows = [tuple(str(e.get(name, "")) for name in columns) for e in entries[:MOST_RANKS]]
+    bound = [_bound(entry.get("binding")) for entry in entries[:MOST_RANKS]]
+    if any(bound):
+        columns, rows = [*columns, "bound to"], [(*row, text) for row, text in zip(rows, bound, strict=True)]
+    return Table(tuple(columns), rows, 6)
+
+
+def _bound(binding: Any) -> str:
+    """What a rank is bound to, and by whom, or why it is not."""
+    found = binding if isinstance(binding, dict) else {}
+    if not found.get("by"):
+        return f"not: {found['why']}" if found.get("why") else ""
+    numa = f", NUMA {found['numa']}" if found.get("numa") else ""
+    return f"{found.get('cpus', words.UNKNOWN)}{numa}, by {found['by']}"
 
 
 def memory(history: History) -> Table | None:

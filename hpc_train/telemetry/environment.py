@@ -136,6 +136,30 @@ def rank_table(ranks: list[dict[str, Any]], width: int) -> Table:
     return table
 
 
+def binding_lines(ranks: list[dict[str, Any]]) -> list[str]:
+    """What the ranks are bound to, a line for the nodes that are alike; none where nobody has bound any."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for rank in ranks:
+        by_host.setdefault(str(rank["host"]), []).append(rank)
+    alike: dict[str, list[str]] = {}
+    for host, own in by_host.items():
+        if any(rank.get("binding", {}).get("by") for rank in own):
+            alike.setdefault("; ".join(_bound_in_words(place, rank) for place, rank in enumerate(own)), []).append(host)
+    return [
+        f"cores on {hosts[0]}{f' and {len(hosts) - 1} more alike' if hosts[1:] else ''}: {words}"
+        for words, hosts in alike.items()
+    ]
+
+
+def _bound_in_words(place: int, rank: Mapping[str, Any]) -> str:
+    found = rank.get("binding", {})
+    if not found.get("by"):
+        return f"local rank {place} is not bound ({found.get('why', 'why is not known')})"
+    numa = f" (NUMA {found['numa']})" if "numa" in found else ""
+    device = "" if str(rank.get("device", "CPU")).startswith("CPU") else f" with {rank['device']}"
+    return f"local rank {place}{device} on {found['cpus']}{numa} by {found['by']}"
+
+
 def _shortened(text: str, width: int) -> Text:
     """Of what is too long the beginning and the end: hosts of one cluster differ in either."""
     end = (width - 1) // 2

@@ -27,7 +27,7 @@ from hpc_train.jobdir.slow_nodes import add_slow_node, next_start_without
 from hpc_train.lazy import keras, tf
 from hpc_train.processes import identity
 from hpc_train.resilience.failure import FailureReport
-from hpc_train.telemetry.environment import rank_table
+from hpc_train.telemetry.environment import binding_lines, rank_table
 from hpc_train.telemetry.json_files import Lenient, write_json
 from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
@@ -45,6 +45,7 @@ from hpc_train.telemetry.status import (
     sound,
     sound_energy,
 )
+from hpc_train.text import visible
 from hpc_train.training.data_check import notes_on_types
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WarmStartResult
@@ -117,6 +118,8 @@ def start_reporting(
         screen.print(rank_table(ranks[:RANKS_LISTED], screen.width))
         if (more := len(ranks) - RANKS_LISTED) > 0:
             screen.print(f"and {more:,} ranks more, see {job.job_dir / ENVIRONMENT_FILE}")
+        for line in binding_lines(ranks):
+            log.info(visible(line))
     job_dir, config, size = job.job_dir, job.config, plan.roles.size
     before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
     fields |= _how_started(size)

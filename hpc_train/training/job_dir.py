@@ -110,6 +110,7 @@ def about_rank(
         **({"node": node} if (node := os.environ.get("SLURMD_NODENAME")) else {}),
         "pid": os.getpid(),
         "cores": world.cores,
+        "binding": world.binding.described(),
         "device": device,
         "shards": part,
         "seed": seed,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_train.distributed.binding import BIND_VARIABLE
 from hpc_train.files import open_to_append
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
@@ -129,6 +130,7 @@ def rank_settings(slot: Slot, driver: str, ranks: int) -> dict[str, str]:
         settings[SHARED_VARIABLE] = "1"
     if not slot.is_bound:
         settings["OMP_NUM_THREADS"] = str(max(1, len(slot.cores) // ranks))
+        settings[BIND_VARIABLE] = "none"  # trials at once would take the same cores
     if slot.node is not None:
         return {**settings, **WITHIN_A_STEP}
     if slot.devices:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hpc_train.resilience.failure import FailureReport
-from hpc_train.telemetry.environment import describe_environment, noted_variables, rank_table
+from hpc_train.telemetry.environment import binding_lines, describe_environment, noted_variables, rank_table
 from hpc_train.telemetry.progress import Rate, TrainingProgress, is_live
 
 
@@ -184,3 +184,14 @@ def test_what_is_noted_is_as_it_was(env: dict[str, str]) -> None:
         noted_variables(env).items()
         <= {name: value.encode(errors="replace").decode() for name, value in env.items()}.items()
     )
+
+
+def test_what_ranks_are_bound_to_in_a_line_for_nodes_that_are_alike() -> None:
+    bound = {"by": "hpc_train", "cpus": "0-15", "numa": "0"}
+    ranks = [{"host": host, "device": "A100 0", "binding": bound} for host in ("n1", "n2", "n3")]
+    ranks.append({"host": "n3", "device": "CPU", "binding": {"why": "no room"}})
+    assert binding_lines(ranks) == [
+        "cores on n1 and 1 more alike: local rank 0 with A100 0 on 0-15 (NUMA 0) by hpc_train",
+        "cores on n3: local rank 0 with A100 0 on 0-15 (NUMA 0) by hpc_train; local rank 1 is not bound (no room)",
+    ]
+    assert binding_lines([{"host": "n1", "binding": {"why": "bind is none"}}, {"host": "n2"}]) == []

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +20,9 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from hpc_train.distributed.affinity import cpus_of_a_job
+from hpc_train.distributed.devices import open_gpus
+from hpc_train.distributed.topology import TopologyError, read_topology
 from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_lock, read_bytes
 from hpc_train.folders import exposure, make_folder, remove, rename
@@ -53,6 +56,7 @@ class Ticket:
         started: When it was given its cores, seconds since 1970; None while it waits.
         limit: When its time is up.
         devices: The GPUs that it was given.
+        cpus: The CPUs that it has for itself; none where there were not enough, or none are known.
     """
 
     number: Count
@@ -66,6 +70,7 @@ class Ticket:
     started: Time | None = None
     limit: Time | None = None
     devices: tuple[Count, ...] = ()
+    cpus: tuple[Count, ...] = ()
 
 
 _TICKET = TypeAdapter(Ticket)
@@ -153,20 +158,21 @@ class LocalQueue:
         """The ticket of a job that goes back to the end of the queue. Its file gets the new position's name."""
         with self._locked():
             position, requeues = self._next(), ticket.requeues + 1
-            moved = replace(ticket, position=position, requeues=requeues, started=None, limit=None, devices=())
+            moved = replace(ticket, position=position, requeues=requeues, started=None, limit=None, devices=(), cpus=())
             write_ticket(file, moved)
             rename(self._path(ticket), self._path(moved))
         return moved
 
-    def try_start(self, file: int, ticket: Ticket, time_secs: float | None) -> Ticket:
-        """The ticket with `started`, if it is the job's turn now; else as it is."""
+    def try_start(self, file: int, ticket: Ticket, time_secs: float | None, mask: Collection[int] = ()) -> Ticket:
+        """The ticket with `started`, if it is the job's turn now; else as it is. Its CPUs are of those in `mask`."""
         with self._locked():
             now, others = time.time(), self._tickets()
             if not may_start(ticket, others, self.cores, self.gpus):
                 return ticket
             devices = free_devices(others, self.gpus)[: ticket.gpus]
             limit = None if time_secs is None else now + time_secs
-            started = replace(ticket, started=now, limit=limit, devices=tuple(devices))
+            cpus = _own_cpus(ticket.cores, mask, [cpu for other in others for cpu in other.cpus], devices)
+            started = replace(ticket, started=now, limit=limit, devices=tuple(devices), cpus=cpus)
             write_ticket(file, started)
         return started
 
@@ -226,6 +232,15 @@ class LocalQueue:
 def may_start(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> bool:
     """Whether it is this job's turn: none before it waits, and its cores and GPUs are free. Pure."""
     return why_waiting(ticket, tickets, cores, gpus) is None
+
+
+def _own_cpus(wanted: int, mask: Collection[int], taken: Collection[int], devices: Sequence[int]) -> tuple[int, ...]:
+    """CPUs for one job alone: see cpus_of_a_job. Those with the lowest numbers where the machine does not tell more."""
+    try:
+        return cpus_of_a_job(wanted, mask, taken, read_topology(mask, open_gpus() if devices else ()), devices)
+    except TopologyError:
+        free = sorted({*mask}.difference(taken))
+        return tuple(free[:wanted]) if len(free) >= wanted else ()
 
 
 def free_devices(tickets: Sequence[Ticket], gpus: int) -> list[int]:

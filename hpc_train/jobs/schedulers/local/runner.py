@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 import psutil
 
+from hpc_train.distributed.binding import BIND_VARIABLE, OWN_CPUS_VARIABLE
+from hpc_train.distributed.topology import cpu_text
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
@@ -145,7 +147,7 @@ def _wait_for_turn(
     queue: LocalQueue, file: int, ticket: Ticket, submission: Submission, signals: StopSignals
 ) -> Ticket:
     """The ticket, `started` unless somebody has cancelled the job or what it waits for has not succeeded."""
-    job_dir = Path(ticket.job_dir)
+    job_dir, mask = Path(ticket.job_dir), os.sched_getaffinity(0)
     while signals.received in (None, "SIGUSR1") and job_dir.is_dir() and cancelled_by(job_dir, submission) is None:
         if ticket.waits_for is not None and submission.after_dir is not None:
             (before,) = query([Path(submission.after_dir)])
@@ -156,7 +158,7 @@ def _wait_for_turn(
                 note_cancelled(job_dir, submission.token, f"job {ticket.waits_for}, which it follows: {before.state}")
                 return ticket
         with suppress(OSError):  # a file system that is gone for a while
-            ticket = queue.try_start(file, ticket, submission.wants.time_secs)
+            ticket = queue.try_start(file, ticket, submission.wants.time_secs, mask)
         if ticket.started is not None:
             break
         time.sleep(POLL_SECS)
@@ -189,9 +191,10 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
-    at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices)
+    at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices, ticket.cpus)
     with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
-        code = run_supervised(start, job_dir, 0, signals, at_once)
+        with _bound(ticket.cpus):
+            code = run_supervised(start, job_dir, 0, signals, at_once)
         received = signals.received
     cancelled = cancelled_by(job_dir, submission) is not None
     back = is_requeued(code, received == "SIGUSR1", limit.was_cut) and not cancelled
@@ -208,8 +211,27 @@ def _free_folder(job_dir: Path, run: int) -> Path:
     return folder
 
 
-def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices: Sequence[int] = ()) -> Start:
-    """How the ranks of a job are started on this machine, with the GPUs `devices`; `rank_logs` gets their output."""
+@contextmanager
+def _bound(cpus: Collection[int]) -> Iterator[None]:
+    """What this thread starts meanwhile runs on `cpus` alone, where there are any, and the kernel allows it."""
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, cpus or before)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def start_of_job(
+    job_dir: Path, submission: Submission, rank_logs: Path, devices: Sequence[int] = (), cpus: Collection[int] = ()
+) -> Start:
+    """How the ranks of a job are started on this machine; `rank_logs` gets their output.
+
+    Args:
+        devices: Their GPUs. cpus: those that the job has for itself, which the ranks are told.
+    """
     wants, code = submission.wants, job_dir / CODE
     more = {
         **{name: value for name, value in submission.variables.items() if name not in os.environ},
@@ -219,7 +241,10 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
         MASKED_VARIABLE: " ".join(wants.environment),
         **wants.environment,
         **_import_path(job_dir, submission, wants.environment),
+        BIND_VARIABLE: wants.bind,
     }
+    if cpus or OWN_CPUS_VARIABLE in os.environ:  # that of a job which has submitted this one
+        more[OWN_CPUS_VARIABLE] = cpu_text(cpus)
     if submission.survives:
         more[ALLOWED] = "1"
     if devices:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_train.config.resources import Resources, parse_memory
+from hpc_train.distributed.binding import BIND_VARIABLE
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.record.installation import remedy
@@ -108,6 +109,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         *_installation(submission, job_dir),
         "export PYTHONUNBUFFERED=1 HPC_TRAIN_PROGRESS=lines",
         f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
+        f"export {BIND_VARIABLE}={wants.bind}",
         *([f"export {ALLOWED}=1"] if submission.survives else []),
         "",
         f"command=({shlex.join(command)})",

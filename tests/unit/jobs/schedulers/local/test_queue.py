@@ -361,3 +361,37 @@ def test_jobs_get_gpus_of_their_own(tmp_path: Path) -> None:
     assert queue.job_dir_of(str(second.number)) == tmp_path / "b"
     queue.leave(first_file, back)
     queue.leave(second_file, second)
+
+
+def test_jobs_at_once_have_cpus_of_their_own(queue: LocalQueue) -> None:
+    mask = os.sched_getaffinity(0)
+    wide = LocalQueue(queue.folder, 2 * len(mask))  # more jobs at once than there are CPUs
+    taken: list[int] = []
+    held = []
+    for _ in range(len(mask)):
+        ticket, file = wide.enter(Path("/runs/a"), 1, None)
+        ticket = wide.try_start(file, ticket, None, mask)
+        taken += ticket.cpus
+        held.append((file, ticket))
+    assert sorted(taken) == sorted(mask)
+    more, file = wide.enter(Path("/runs/b"), 1, None)
+    started = wide.try_start(file, more, None, mask)
+    assert started.started is not None and started.cpus == (), "all are taken, and it runs on all, as ever"
+    assert read_ticket(held[0][0]).cpus == held[0][1].cpus
+    os.close(held[0][0])  # as of a runner that was killed
+    last, last_file = wide.enter(Path("/runs/c"), 1, None)
+    last = wide.try_start(last_file, last, None, mask)
+    assert last.cpus == held[0][1].cpus
+    assert wide.go_back(last_file, last).cpus == read_ticket(last_file).cpus == ()
+    for one in (file, last_file, *(file for file, _ in held[1:])):
+        os.close(one)
+
+
+def test_a_ticket_of_another_version_is_one(queue: LocalQueue) -> None:
+    ticket, file = queue.enter(Path("/runs/a"), 1, None)
+    text = json.loads(os.pread(file, 1 << 16, 0))
+    del text["cpus"]
+    os.pwrite(file, (content := json.dumps({**text, "of_later": [1]}).encode()), 0)
+    os.ftruncate(file, len(content))
+    assert read_ticket(file) == ticket
+    os.close(file)
