@@ -12,6 +12,7 @@
 #   HPC_TRAIN_MODULES        modules to load first, for example "openmpi/4.1 cuda/12.4"
 #   HPC_TRAIN_MIN_NODES      with so many nodes left the job goes on after others were lost: sbatch --no-kill
 #   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
+#   HPC_TRAIN_PACK           a file of hpc-train pack: each node unpacks it, and the ranks start from there
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
 
 #SBATCH --job-name=hpc_train
@@ -108,5 +109,11 @@ HPC_TRAIN_OUTPUT=$(readlink "/proc/$$/fd/1") || HPC_TRAIN_OUTPUT=
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")
 printf -v HPC_TRAIN_COMMAND '%q ' "${again[@]}"
 export HPC_TRAIN_OUTPUT HPC_TRAIN_COMMAND
+pack_list=
+pack=${HPC_TRAIN_PACK:-}
+if [[ -n $pack ]]; then
+    # shellcheck source=slurm/pack.sh
+    source "$home/slurm/pack.sh"
+fi
 # shellcheck source=slurm/ranks.sh
 source "$home/slurm/ranks.sh"

@@ -33,6 +33,7 @@ from hpc_train.jobs.checks import (
     least_ranks,
 )
 from hpc_train.jobs.code import check_code
+from hpc_train.jobs.environment import Environment, with_environment, with_environment_again
 from hpc_train.jobs.inspect import FINISH_SECS, inspect_job, leftover
 from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_at, name_in_use
@@ -90,6 +91,7 @@ class PreparedJob:
 
     Attributes:
         plan: The code to copy; None where a job goes on with what was copied.
+        environment: What is made for its ranks to start from.
         before: The token of the submission that is to be replaced then.
     """
 
@@ -97,6 +99,7 @@ class PreparedJob:
     job_dir: Path
     plan: Plan | None
     script: str
+    environment: Environment
     before: str | None = None
 
 
@@ -144,8 +147,12 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         version=__version__,
     )
     submission = _completed(draft, job, job_dir, request.placement, problems, report)
+    environment = Environment()
+    with problems.gathered():
+        submission, environment = with_environment(submission, report)
     problems.refuse()
-    return PreparedJob(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
+    script = scheduler(submission.backend).script(submission, job_dir)
+    return PreparedJob(submission, job_dir, plan, script, environment)
 
 
 def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> PreparedJob:
@@ -196,9 +203,12 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         check_code(job, job_dir / CODE)
     placement = replace(placement, backend=placement.backend or before.backend)
     submission = _completed(draft, job, job_dir, placement, problems, report)
+    environment = Environment()
+    with problems.gathered():
+        submission, environment = with_environment_again(submission, before, job_dir, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return PreparedJob(submission, job_dir, None, script, before.token)
+    return PreparedJob(submission, job_dir, None, script, environment, before.token)
 
 
 def _started_again(job_dir: Path) -> str:

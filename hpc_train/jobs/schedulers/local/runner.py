@@ -22,7 +22,7 @@ import psutil
 
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
-from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, SECRETS_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
@@ -213,6 +213,8 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
         MASKED_VARIABLE: " ".join(wants.environment),
         **wants.environment,
     }
+    if wants.requirements is not None:
+        more["PYTHONPATH"] = os.pathsep.join(filter(None, (str(job_dir / PACKAGES), os.environ.get("PYTHONPATH"))))
     if submission.survives:
         more[ALLOWED] = "1"
     if devices:

@@ -67,7 +67,8 @@ class SlurmScheduler(Scheduler):
             raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
 
     def script(self, submission: Submission, job_dir: Path) -> str:
-        return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
+        body, pack = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh"))
+        return render(submission, job_dir, Path(sys.executable), body, pack)
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, PACKS_FILE, SECRETS_FILE
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
 from hpc_train.jobs.schedulers.base import DriverJobs
 from hpc_train.resilience.guard import ALLOWED
@@ -63,12 +63,13 @@ def _sizes(wants: Resources) -> list[str]:
     return [*options, *(f"--{name}={value}" for name, value in named if value is not None)]
 
 
-def render(submission: Submission, job_dir: Path, python: Path, body: str) -> str:
+def render(submission: Submission, job_dir: Path, python: Path, body: str, pack: str) -> str:
     """The script's text.
 
     Args:
         python: The interpreter that has this package; its folder goes first on PATH.
         body: The text of slurm/ranks.sh.
+        pack: That of slurm/pack.sh.
 
     Raises:
         UserError: A path or a word cannot be written into a script.
@@ -111,6 +112,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"min_nodes={wants.least_nodes or ''}",
         f"spare_nodes={wants.spare_nodes}",
         "me=hpc-train",
+        *_packages(job_dir, wants, pack),
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
 
@@ -169,6 +171,16 @@ def _environment(job_dir: Path, environment: Mapping[str, str]) -> list[str]:
         "fi",
         f"export {MASKED_VARIABLE}='{names}'",
     ]
+
+
+def _packages(job_dir: Path, wants: Resources, pack: str) -> list[str]:
+    """Where the ranks' environment and packages are, if not only where the job was submitted."""
+    if wants.pack != "none":
+        name = f"pack_list={shlex.quote(str(job_dir / PACKS_FILE))}"
+        return [name, "pack=", "", "# ---- slurm/pack.sh, as it was at submission", pack.rstrip()]
+    if wants.requirements is not None:
+        return [f"export PYTHONPATH={shlex.quote(str(job_dir / PACKAGES))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    return []
 
 
 def _modules(modules: Sequence[str]) -> list[str]:
