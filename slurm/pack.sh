@@ -110,7 +110,7 @@ pack_field() {
 }
 
 unpack_packs() {
-    local packs=() sums=() names=() sum path count=${SLURM_JOB_NUM_NODES:-1} on_nodes=() send=(cp) script=$$ line began=$SECONDS
+    local packs=() sums=() names=() sum path count=${SLURM_JOB_NUM_NODES:-1} on_nodes=() send=(cp) script=$$ line began=$SECONDS sent
     if [[ -n $pack_list ]]; then
         [[ -r $pack_list ]] || pack_fail "$pack_list cannot be read: submit the job again"
         while read -r sum path; do
@@ -144,11 +144,11 @@ unpack_packs() {
         pack_fail "no srun on PATH, by which the nodes get the pack: load Slurm's module"
     fi
     local base=${HPC_TRAIN_PACK_DIR:-${TMPDIR:-/tmp}}
-    [[ $base == /* && $base != *:* ]] || pack_fail "HPC_TRAIN_PACK_DIR is '$base'; allowed: a path that begins with / and has no ':'"
+    [[ $base == /* && $base != *[:\'\"\\]* ]] || pack_fail "HPC_TRAIN_PACK_DIR is '$base'; allowed: a path that begins with /, without : and quotes"
     pack_dir=$base/hpc_train-pack-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     local answers ready=0 code
     exec {answers}< <(exec "${on_nodes[@]}" bash -c "$pack_keep" - "$pack_dir" "$need" "$machine" \
-        "$(pack_field "${packs[0]}" libc)" "$script")
+        "$(pack_field "${packs[0]}" libc)" "$script" 2> >(grep -v --line-buffered "CANCELLED AT" >&2))
     keeper=$!
     while ((ready < count)); do
         code=0
@@ -167,11 +167,13 @@ unpack_packs() {
             pack_fail "${packs[path]} cannot be sent to all nodes"
         }
     done
+    sent=$SECONDS
     pack_heard "${on_nodes[@]}" bash -c "$pack_unpack" - "$pack_dir" "${names[@]}" || {
         [[ -z $stop ]] || return 1
         pack_fail "the pack is not unpacked on all nodes"
     }
-    echo "$me: the environment is ${packs[0]}, unpacked on $count node(s) in $((SECONDS - began)) s: $pack_dir"
+    echo "$me: the environment is ${packs[0]}, sent to $count node(s) in $((sent - began)) s, and unpacked" \
+        "in $((SECONDS - sent)) s: $pack_dir"
 }
 
 keeper=

@@ -91,16 +91,16 @@ class PreparedJob:
 
     Attributes:
         plan: The code to copy; None where a job goes on with what was copied.
-        environment: What is made for its ranks to start from.
         before: The token of the submission that is to be replaced then.
+        environment: What is made for its ranks to start from.
     """
 
     submission: Submission
     job_dir: Path
     plan: Plan | None
     script: str
-    environment: Environment
     before: str | None = None
+    environment: Environment = Environment()  # noqa: RUF009  (frozen)
 
 
 def prepare(request: Request, report: ReportLine) -> PreparedJob:
@@ -152,7 +152,7 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         submission, environment = with_environment(submission, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return PreparedJob(submission, job_dir, plan, script, environment)
+    return PreparedJob(submission, job_dir, plan, script, environment=environment)
 
 
 def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> PreparedJob:
@@ -208,7 +208,7 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         submission, environment = with_environment_again(submission, before, job_dir, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return PreparedJob(submission, job_dir, None, script, environment, before.token)
+    return PreparedJob(submission, job_dir, None, script, before.token, environment)
 
 
 def _started_again(job_dir: Path) -> str:

@@ -58,17 +58,19 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         UserError: It cannot be read, or is no pack.
     """
+    found = None
     try:
         with open_to_read(path, follow=True) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             first = tar.next()
-            if first is None or first.name != NAME or not first.isreg() or first.size > MAX_BYTES:
-                raise UserError(f"{path}: is no pack: it does not begin with {NAME}; make one with hpc-train pack")
-            content = tar.extractfile(first)
-            found = parsed(content.read() if content is not None else b"")
+            if first is not None and first.name == NAME and first.isreg() and first.size <= MAX_BYTES:
+                content = tar.extractfile(first)
+                found = parsed(content.read() if content is not None else b"")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (tarfile.TarError, ValueError):
         raise UserError(f"{path}: is no pack, or a damaged one; make one with hpc-train pack") from None
+    if found is None:
+        raise UserError(f"{path}: is no pack: it does not begin with {NAME}; make one with hpc-train pack")
     try:
         manifest = _MANIFEST.validate_python(found)
     except ValidationError as error:

@@ -23,7 +23,7 @@ PIP_SECS = 1800
 MAX_REPORT_BYTES = 256 << 20
 MAX_LINES = 8
 _NORMAL = re.compile(r"[-_.]+")
-_QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--quiet")
+_QUIET = ("--disable-pip-version-check", "--no-input", "--no-color")
 
 
 def resolve_requirements(python: Path, requirements: Path) -> tuple[str, ...]:
@@ -91,13 +91,14 @@ def _pip(python: Path, words: Sequence[str], cwd: Path, requirements: Path) -> N
     except subprocess.TimeoutExpired:
         raise UserError(f"{requirements}: pip has not ended within {PIP_SECS} s (resources.requirements)") from None
     if done.returncode:
-        said = said_by_pip(done.stderr.decode(errors="replace"))
+        said = said_by_pip(done.stderr.decode(errors="replace"), done.stdout.decode(errors="replace"))
         raise UserError(f"{requirements}: pip cannot install it (resources.requirements): {said}")
 
 
-def said_by_pip(text: str) -> str:
-    """What pip complains of, in one line of what matters. Pure."""
-    lines = [visible(line.strip()) for line in text.splitlines() if line.strip()]
+def said_by_pip(text: str, progress: str = "") -> str:
+    """What pip complains of, in one line of what matters: of its error output, and why packages conflict. Pure."""
+    conflict = progress.partition("The conflict is caused by:\n")[2].partition("\n\n")[0]
+    lines = [visible(line.strip()) for line in (conflict + "\n" + text).splitlines() if line.strip()]
     told = [line for line in lines if not line.lower().startswith(("warning:", "[notice]", "note:", "hint:"))]
     short = [re.sub(r" \(from versions: .*?\)", "", line)[:300] for line in told[:MAX_LINES]]
     return "; ".join(line.removeprefix("ERROR: ") for line in short) or "it gives no reason"

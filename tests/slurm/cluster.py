@@ -235,7 +235,12 @@ class SlurmCluster:
         return False
 
     def _write_files(self) -> None:
-        for directory in ("munge", "state", "tmp", *(f"{kind}{node}" for kind in ("spool-", "tmp/") for node in self.nodes)):
+        for directory in (
+            "munge",
+            "state",
+            "tmp",
+            *(f"{kind}{node}" for kind in ("spool-", "tmp/") for node in self.nodes),
+        ):
             (self.root / directory).mkdir(mode=0o755)
         key = self.root / "munge/key-file"
         key.touch(mode=0o600)

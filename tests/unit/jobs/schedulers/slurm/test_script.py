@@ -24,7 +24,7 @@ from hpc_train.jobs.schedulers.slurm.script import quote_for_sbatch, render, sba
 from tests.support import examples
 
 REPOSITORY = Path(__file__).resolve().parents[5]
-RANKS_SH = REPOSITORY / "slurm/ranks.sh"
+RANKS_SH, PACK_SH = REPOSITORY / "slurm/ranks.sh", REPOSITORY / "slurm/pack.sh"
 HOSTILE = "my $(touch pwned) `touch pwned` ${HOME} 'q' \"dq\" #%j; & | * ? [a] ~ ! \t{a,b} größe"
 """What a folder may be called, and a value of a setting or an argument be."""
 PATH_PART = HOSTILE.replace("\t", "")
@@ -207,6 +207,17 @@ def test_nodes_that_may_be_lost() -> None:
     assert "\nmin_nodes=\nspare_nodes=0\n" in usual and "--no-kill" not in usual
 
 
+def test_packs_and_packages() -> None:
+    def text(**wants: str) -> str:
+        return render(submission(resources=resources(**wants)), Path("/my runs/a"), Path("/bin/python"), "", "UNPACK")
+
+    assert "UNPACK" not in text() and "PYTHONPATH" not in text()
+    with_pack = text(pack="auto", requirements="/x")
+    assert "\npack_list='/my runs/a/packs.sha256'\npack=\n" in with_pack and "PYTHONPATH" not in with_pack
+    assert with_pack.index("\ncommand=") < with_pack.index("\nUNPACK\n") < with_pack.index("# ---- slurm/ranks.sh")
+    assert "export PYTHONPATH='/my runs/a/packages'${PYTHONPATH:+:$PYTHONPATH}\n" in text(requirements="/x")
+
+
 def test_what_is_left_to_the_cluster_is_not_among_them() -> None:
     names = [option.partition("=")[0] for option in sbatch_options(submission(), Path("/runs/tiny_1"))]
     assert not {"--time", "--mem", "--gpus-per-node", "--partition", "--account", "--qos", "--constraint"} & {*names}
@@ -324,6 +335,7 @@ SCRIPTS = [
     Script("model", "model", {"nodes": 2, "ranks_per_node": 4, "memory": "16G"}, (), ("train.max_steps=5",)),
     Script("alone", "program", {}, ("--data", "{folder}/my data", "$(touch pwned)", "", "a'b")),
     Script("ranks", "program", {"ranks_per_node": 4, "gpus_per_node": 4}, ("--epochs", "3")),
+    Script("pack", "program", {"pack": "auto", "requirements": "/a/b.txt"}, ()),
     Script(
         "site",
         "model",
@@ -344,7 +356,7 @@ def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
         job_dir = Path("/scratch/my runs", script.name)
         args = program_args(job_dir, *script.args) if script.kind == "program" else ()
         job = submission(script.kind, args=args, resources=resources(**script.wants), settings=script.settings)
-        text = render(job, job_dir, Path("/py/bin/python"), RANKS_SH.read_text())
+        text = render(job, job_dir, Path("/py/bin/python"), RANKS_SH.read_text(), PACK_SH.read_text())
         assert RANKS_SH.read_text().rstrip() in text
         (tmp_path / f"{script.name}.sh").write_text(text)
     files = sorted(map(str, tmp_path.glob("*.sh")))
