@@ -136,7 +136,7 @@ unpack_packs() {
     done
     if command -v srun >/dev/null; then
         [[ -z ${SLURM_HET_SIZE:-} ]] || pack_fail "packs are not for heterogeneous jobs: leave HPC_TRAIN_PACK out"
-        on_nodes=(srun --overlap --no-kill --kill-on-bad-exit=0 --export=ALL --nodes="$count" --ntasks="$count"
+        on_nodes=(srun --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --nodes="$count" --ntasks="$count"
             --ntasks-per-node=1 --cpus-per-task=1 --mpi=none --input=none --quiet)
         send=(sbcast --force)
         script= # Slurm ends the step

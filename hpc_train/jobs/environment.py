@@ -147,9 +147,11 @@ def _checked_pack(wants: Resources, folder: Path, backend: str, report: ReportLi
     if backend == "local":
         report("resources.pack: is not used: on this machine ranks start from the environment itself")
         return "none"
-    if wants.pack == "auto" or wants.pack == same:
-        return wants.pack
-    path = folder / wants.pack
+    if wants.pack == "auto":
+        return "auto"
+    path = Path(os.path.normpath(folder / wants.pack))
+    if str(path) == same:
+        return same
     if problems := unfit(read_manifest(path)):
         raise UserError("\n".join(f"resources.pack: {path}: {problem}" for problem in problems))
     return str(path)
