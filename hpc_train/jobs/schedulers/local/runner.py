@@ -214,7 +214,8 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
         **wants.environment,
     }
     if wants.requirements is not None:
-        more["PYTHONPATH"] = os.pathsep.join(filter(None, (str(job_dir / PACKAGES), os.environ.get("PYTHONPATH"))))
+        beside = more.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        more["PYTHONPATH"] = os.pathsep.join(filter(None, (str(job_dir / PACKAGES), beside)))
     if submission.survives:
         more[ALLOWED] = "1"
     if devices:
