@@ -10,7 +10,7 @@ from pathlib import Path
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.files import read_bytes, replacement
-from hpc_train.folders import remove, remove_tree
+from hpc_train.folders import make_folder, remove, remove_tree
 from hpc_train.jobdir.paths import PACKAGES, PACKS_FILE
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import ReportLine
@@ -57,7 +57,7 @@ class Environment:
             packs.append((sha256_of(Path(self.pack)), Path(self.pack)))
         if self.requirements is not None:
             folder, tar = job_dir / PACKAGES, job_dir / f"{PACKAGES}.tar"
-            folder.mkdir(exist_ok=True)  # also where nothing is missing
+            make_folder(folder)  # also where nothing is missing
             install_requirements(Path(sys.executable), self.packages, folder, self.requirements)
             if packs:
                 packs.append((write_folder(tar, folder, PACKAGES).sha256, tar))
