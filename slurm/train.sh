@@ -14,6 +14,7 @@
 #   HPC_TRAIN_MIN_NODES      with so many nodes left the job goes on after others were lost: sbatch --no-kill
 #   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
 #   HPC_TRAIN_BIND           what ranks are bound to: none, core, numa or auto (the default); see docs/performance.md
+#   HPC_TRAIN_PACK           a file of hpc-train pack: each node unpacks it, and the ranks start from there
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
 
 #SBATCH --job-name=hpc_train
@@ -111,6 +112,12 @@ if [[ -n ${SLURM_HET_SIZE:-} ]]; then
     het_dir=$home/slurm
     # shellcheck source=slurm/het.sh
     source "$home/slurm/het.sh"
+fi
+pack_list=
+pack=${HPC_TRAIN_PACK:-}
+if [[ -n $pack ]]; then
+    # shellcheck source=slurm/pack.sh
+    source "$home/slurm/pack.sh"
 fi
 # shellcheck source=slurm/ranks.sh
 source "$home/slurm/ranks.sh"

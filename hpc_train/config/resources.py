@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 TIER_PATTERN = r"^[A-Z][A-Z0-9_]{0,63}$"
 CUSTOM = "CUSTOM"
@@ -76,9 +76,16 @@ def _memory_in(value: Any) -> Any:
     return value
 
 
+def _path_in(path: str) -> str:
+    if not path.strip() or len(path) > 4096 or re.search(r"[\0-\x1f\x7f\\]", path):
+        raise ValueError(f"{path!r} is not allowed; allowed: the path of a file, of one line and without backslashes")
+    return path
+
+
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Word = Annotated[str, Field(pattern=_WORD)]
 Bind = Literal["none", "core", "numa", "auto"]
+FilePath = Annotated[str, AfterValidator(lambda path: _path_in(path))]
 
 
 class ResourceOptions(BaseModel):
@@ -99,6 +106,8 @@ class ResourceOptions(BaseModel):
         sbatch: Further options of sbatch, each "--option" or "--option=value".
         launcher: What starts the ranks of a Slurm job: "mpirun" or "srun".
         bind: What ranks are bound to: cores of their own, NUMA domains, or nothing; auto: domains where that does.
+        pack: The environment as one file that each node unpacks: "auto" (made if missing), "none", or its path.
+        requirements: A pip file of packages that the job has beside those of the environment.
         warning_secs: How long before the time limit the ranks are asked to save.
     """
 
@@ -121,6 +130,8 @@ class ResourceOptions(BaseModel):
     sbatch: tuple[str, ...] | None = None
     launcher: Literal["mpirun", "srun"] | None = None
     bind: Bind | None = None
+    pack: FilePath | None = None
+    requirements: FilePath | None = None
     warning_secs: Annotated[int, Field(ge=10, le=7 * 86400, strict=True)] | None = None
 
     @field_validator("environment", mode="before")
@@ -217,6 +228,7 @@ class Resources(ResourceOptions):
     sbatch: tuple[str, ...] = ()
     launcher: Literal["mpirun", "srun"] = "mpirun"
     bind: Bind = "auto"
+    pack: FilePath = "none"
 
     @model_validator(mode="after")
     def _nodes_to_lose(self) -> Resources:
@@ -304,7 +316,17 @@ def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
         ValueError: The two do not fit together.
     """
     options = section.model_dump(exclude={"tier"}, exclude_unset=True)
-    may_be_none = ("min_nodes", "memory", "partition", "account", "qos", "constraint", "time", "warning_secs")
+    may_be_none = (
+        "min_nodes",
+        "memory",
+        "partition",
+        "account",
+        "qos",
+        "constraint",
+        "time",
+        "requirements",
+        "warning_secs",
+    )
     given = {name: value for name, value in options.items() if value is not None or name in may_be_none}
     base = {name: value for name, value in tier.model_dump().items() if value is not None}
     return Resources(**laid_over(base, given), tier=section.tier)

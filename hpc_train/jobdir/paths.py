@@ -27,6 +27,10 @@ CANCELLED_FILE = "cancelled.json"
 SECRETS_FILE = "secrets.sh"
 """The variables of `resources.environment`, which nobody else may read."""
 SCRIPT_FILE = "job.sh"
+PACKS_FILE = "packs.sha256"
+"""The packs that each node of the job unpacks: SHA-256 and path, one a line, first that of the environment."""
+PACKAGES = "packages"
+"""What `resources.requirements` comes to; with a pack PACKAGES.tar."""
 CODE = "code"
 INSTALLATION = "installation"
 """The copy of hpc_train itself, where that was a checkout."""
@@ -41,6 +45,7 @@ OWN_FILES = (
     *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
     SLOW_NODES_FILE,
     *(SUBMISSION_FILE, CANCELLED_FILE, SECRETS_FILE, SCRIPT_FILE),
+    *(PACKS_FILE, f"{PACKAGES}.tar"),
 )
 """At the top of a job-dir, beside its folders and what telemetry writes."""
 

@@ -35,6 +35,7 @@ from hpc_train.jobs.checks import (
     least_ranks,
 )
 from hpc_train.jobs.code import check_code
+from hpc_train.jobs.environment import Environment, with_environment, with_environment_again
 from hpc_train.jobs.inspect import FINISH_SECS, inspect_job, leftover
 from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.record.installation import problem_of, remedy, this_installation
@@ -95,6 +96,7 @@ class PreparedJob:
     Attributes:
         plan: The code to copy; None where a job goes on with what was copied.
         before: The token of the submission that is to be replaced then.
+        environment: What is made for its ranks to start from.
     """
 
     submission: Submission
@@ -102,6 +104,7 @@ class PreparedJob:
     plan: Plan | None
     script: str
     before: str | None = None
+    environment: Environment = Environment()  # noqa: RUF009  (frozen)
 
 
 def prepare(request: Request, report: ReportLine) -> PreparedJob:
@@ -149,8 +152,12 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         installation=this_installation(),
     )
     submission = _completed(draft, job, job_dir, request.placement, problems, report)
+    environment = Environment()
+    with problems.gathered():
+        submission, environment = with_environment(submission, report)
     problems.refuse()
-    return PreparedJob(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
+    script = scheduler(submission.backend).script(submission, job_dir)
+    return PreparedJob(submission, job_dir, plan, script, environment=environment)
 
 
 def prepare_again(
@@ -205,9 +212,12 @@ def prepare_again(
         check_code(job, job_dir / CODE)
     placement = replace(placement, backend=placement.backend or before.backend)
     submission = _completed(draft, job, job_dir, placement, problems, report)
+    environment = Environment()
+    with problems.gathered():
+        submission, environment = with_environment_again(submission, before, job_dir, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return PreparedJob(submission, job_dir, None, script, before.token)
+    return PreparedJob(submission, job_dir, None, script, before.token, environment)
 
 
 def _installed(draft: Submission, job_dir: Path, with_this_version: bool, report: ReportLine) -> Submission:

@@ -17,7 +17,15 @@ from hpc_train.errors import UserError
 from hpc_train.files import read_bytes, replacement
 from hpc_train.folders import make_folder, remove, remove_folder, remove_tree
 from hpc_train.jobdir.folder_identity import FolderIdentity
-from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SECRETS_FILE, SUBMISSION_FILE
+from hpc_train.jobdir.paths import (
+    CANCELLED_FILE,
+    CODE,
+    LOG_FILE,
+    PACKS_FILE,
+    SCRIPT_FILE,
+    SECRETS_FILE,
+    SUBMISSION_FILE,
+)
 from hpc_train.jobs.prepare import PreparedJob
 from hpc_train.jobs.record.installation import copy_code
 from hpc_train.jobs.record.job_dirs import make_job_dir
@@ -49,6 +57,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
                 submission = replace(submission, code=code)
             if submission.installation is not None:
                 copy_code(submission.installation, job_dir)
+            prepared.environment.make(job_dir, report)
             make_folder((job_dir / LOG_FILE).parent)
             submission = replace(submission, folder=FolderIdentity.of(job_dir))
             submission.save_secrets(job_dir)
@@ -104,7 +113,7 @@ def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
         found = read_submission(job_dir)
         if found is None or found.token != before:
             raise UserError(f"{job_dir.name}: somebody else has just resumed it")
-        names = (SUBMISSION_FILE, SECRETS_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE)
+        names = (SUBMISSION_FILE, SECRETS_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE, PACKS_FILE)
         kept = {name: read_bytes(job_dir / name, MAX_JSON_BYTES) for name in names if (job_dir / name).is_file()}
         try:
             yield

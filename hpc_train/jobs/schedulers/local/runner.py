@@ -24,7 +24,7 @@ from hpc_train.distributed.binding import BIND_VARIABLE, OWN_CPUS_VARIABLE
 from hpc_train.distributed.topology import cpu_text
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
-from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, SECRETS_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.installation_check import refusal
 from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
@@ -245,6 +245,9 @@ def start_of_job(
     }
     if cpus or OWN_CPUS_VARIABLE in os.environ:  # that of a job which has submitted this one
         more[OWN_CPUS_VARIABLE] = cpu_text(cpus)
+    if wants.requirements is not None:
+        beside = more.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        more["PYTHONPATH"] = os.pathsep.join(filter(None, (str(job_dir / PACKAGES), beside)))
     if submission.survives:
         more[ALLOWED] = "1"
     if devices:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.distributed.binding import BIND_VARIABLE
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, PACKS_FILE, SECRETS_FILE
 from hpc_train.jobs.record.installation import remedy
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
 from hpc_train.jobs.schedulers.base import DriverJobs
@@ -71,12 +71,13 @@ def _sizes(wants: Resources) -> list[str]:
     return [*options, *(f"--{name}={value}" for name, value in named if value is not None)]
 
 
-def render(submission: Submission, job_dir: Path, python: Path, body: str) -> str:
+def render(submission: Submission, job_dir: Path, python: Path, body: str, pack: str) -> str:
     """The script's text.
 
     Args:
         python: The interpreter that has this package; its folder goes first on PATH.
-        body: As `body_of` gives it.
+        body: The text of slurm/ranks.sh, after that of het.sh where roles differ.
+        pack: That of slurm/pack.sh.
 
     Raises:
         UserError: A path or a word cannot be written into a script.
@@ -123,6 +124,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"spare_nodes={wants.spare_nodes}",
         f"launcher={wants.launcher}",
         "me=hpc-train",
+        *_packages(job_dir, wants, pack),
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
 
@@ -203,7 +205,8 @@ def _installation(submission: Submission, job_dir: Path) -> list[str]:
         f"hpc-train: error: the job does not start: it was submitted with {found}, whose interpreter {found.python} is "
     )
     gone += f"gone here; {remedy(job_dir)}"
-    lines = [] if folder is None else [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    # A pack has its own; a shared folder beside it would be read by all ranks.
+    lines = [] if folder is None or submission.wants.pack != "none" else [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
     return [
         *lines,
         f"if [[ ! -x {python} ]]; then",
@@ -212,6 +215,16 @@ def _installation(submission: Submission, job_dir: Path) -> list[str]:
         "fi",
         f"(cd / && exec {python} -m {CHECK} {shlex.quote(str(job_dir))}) || exit 2",
     ]
+
+
+def _packages(job_dir: Path, wants: Resources, pack: str) -> list[str]:
+    """Where the ranks' environment and packages are, if not only where the job was submitted."""
+    if wants.pack != "none":
+        name = f"pack_list={shlex.quote(str(job_dir / PACKS_FILE))}"
+        return [name, "pack=", "", "# ---- slurm/pack.sh, as it was at submission", pack.rstrip()]
+    if wants.requirements is not None:
+        return [f"export PYTHONPATH={shlex.quote(str(job_dir / PACKAGES))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    return []
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

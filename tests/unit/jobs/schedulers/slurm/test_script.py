@@ -24,7 +24,7 @@ from hpc_train.jobs.schedulers.slurm.script import on_all_components, quote_for_
 from tests.support import LIMIT_SECS, examples
 
 REPOSITORY = Path(__file__).resolve().parents[5]
-RANKS_SH = REPOSITORY / "slurm/ranks.sh"
+RANKS_SH, PACK_SH = REPOSITORY / "slurm/ranks.sh", REPOSITORY / "slurm/pack.sh"
 HOSTILE = "my $(touch pwned) `touch pwned` ${HOME} 'q' \"dq\" #%j; & | * ? [a] ~ ! \t{a,b} größe"
 """What a folder may be called, and a value of a setting or an argument be."""
 PATH_PART = HOSTILE.replace("\t", "")
@@ -201,9 +201,9 @@ def test_nodes_that_may_be_lost() -> None:
     wants = resources(nodes=4, ranks_per_node=2, min_nodes=2, spare_nodes=1)
     options = sbatch_options(submission(resources=wants), Path("/runs/tiny"))
     assert "--no-kill" in options and "--nodes=5" in options
-    text = render(submission(resources=wants), Path("/runs/tiny"), Path("/bin/python"), "")
+    text = render(submission(resources=wants), Path("/runs/tiny"), Path("/bin/python"), "", "")
     assert "\nmin_nodes=2\nspare_nodes=1\n" in text
-    usual = render(submission(resources=resources(nodes=4)), Path("/runs/tiny"), Path("/bin/python"), "")
+    usual = render(submission(resources=resources(nodes=4)), Path("/runs/tiny"), Path("/bin/python"), "", "")
     assert "\nmin_nodes=\nspare_nodes=0\nlauncher=mpirun\n" in usual and "--no-kill" not in usual
 
 
@@ -234,6 +234,17 @@ def test_each_rank_has_the_threads_of_its_component() -> None:
         assert done.stdout == f"{threads} a b\n"
 
 
+def test_packs_and_packages() -> None:
+    def text(**wants: str) -> str:
+        return render(submission(resources=resources(**wants)), Path("/my runs/a"), Path("/bin/python"), "", "UNPACK")
+
+    assert "UNPACK" not in text() and "PYTHONPATH" not in text()
+    with_pack = text(pack="auto", requirements="/x")
+    assert "\npack_list='/my runs/a/packs.sha256'\npack=\n" in with_pack and "PYTHONPATH" not in with_pack
+    assert with_pack.index("\ncommand=") < with_pack.index("\nUNPACK\n") < with_pack.index("# ---- slurm/ranks.sh")
+    assert "export PYTHONPATH='/my runs/a/packages'${PYTHONPATH:+:$PYTHONPATH}\n" in text(requirements="/x")
+
+
 def test_what_is_left_to_the_cluster_is_not_among_them() -> None:
     names = [option.partition("=")[0] for option in sbatch_options(submission(), Path("/runs/tiny_1"))]
     assert not {"--time", "--mem", "--gpus-per-node", "--partition", "--account", "--qos", "--constraint"} & {*names}
@@ -243,21 +254,21 @@ def test_what_is_left_to_the_cluster_is_not_among_them() -> None:
 def test_a_job_dir_that_cannot_be_written_into_a_script(name: str) -> None:
     job_dir = Path("/runs", name, "tiny_1")
     with pytest.raises(UserError, match="the path of a job-dir may hold no backslash, and no line break"):
-        render(submission(), job_dir, Path("/py/bin/python"), BODY)
+        render(submission(), job_dir, Path("/py/bin/python"), BODY, "")
 
 
 def test_paths_that_are_no_text(tmp_path: Path) -> None:
     strange = os.fsdecode(b"/r\xfcns")
     for job_dir, job_file in ((Path(strange, "tiny_1"), "/home/me/job.yaml"), (tmp_path, f"{strange}/job.yaml")):
         with pytest.raises(UserError, match=r"/r\\udcfcns.*UTF-8"):
-            render(submission(job_file=job_file), job_dir, Path("/py/bin/python"), BODY)
+            render(submission(job_file=job_file), job_dir, Path("/py/bin/python"), BODY, "")
 
 
 def test_sbatch_finds_the_options_and_nothing_else(tmp_path: Path) -> None:
     job_dir = tmp_path / PATH_PART / "tiny_1"
     wants = resources(sbatch=('--mail-user=a "b" #c $(d)', "--exclusive"), environment={"A": "#SBATCH --nodes=9"})
     job = submission(resources=wants, settings=("params.x=1\n#SBATCH --nodes=9\n",))
-    script = render(job, job_dir, Path("/py/bin/python"), "#SBATCH --nodes=9\n")
+    script = render(job, job_dir, Path("/py/bin/python"), "#SBATCH --nodes=9\n", "")
     assert options_in(script) == sbatch_options(job, job_dir)
     assert f"--chdir={job_dir}" in options_in(script)
     assert script.startswith("#!/bin/bash\n")
@@ -273,7 +284,7 @@ def test_bash_finds_the_words_of_a_model(tmp_path: Path) -> None:
     )
     job_dir.mkdir(parents=True)
     job.save_secrets(job_dir)
-    found = run(render(job, job_dir, Path(f"/py/{HOSTILE}/python"), BODY), job_dir, MODULE)
+    found = run(render(job, job_dir, Path(f"/py/{HOSTILE}/python"), BODY, ""), job_dir, MODULE)
     assert found["command"] == [
         *("hpc-train", "train", f"{job_dir}/code/{HOSTILE}.yaml", "--job-dir", f"{job_dir}", "--data-root", folder),
         *("--set", "train.max_steps=5", "--set", f"params.x={HOSTILE}", "--set", "params.y={a: 1,\n b: 'c'}"),
@@ -297,7 +308,7 @@ def test_bash_finds_the_words_of_a_program(tmp_path: Path, ranks: int, alone: st
     job = submission("program", args=args, resources=resources(ranks_per_node=ranks))
     job_dir.mkdir(parents=True, exist_ok=True)
     job.save_secrets(job_dir)
-    found = run(render(job, job_dir, Path("/py/bin/python"), BODY), job_dir)
+    found = run(render(job, job_dir, Path("/py/bin/python"), BODY, ""), job_dir)
     assert found["command"] == ["python", *args]
     assert found["command"][:5] == ["python", "-m", "trainer.task", "--data", f"/home/me/{HOSTILE}"]
     assert found["program"] == ["1", alone]
@@ -314,14 +325,14 @@ def test_any_words_at_all(tmp_path_factory: pytest.TempPathFactory, args: list[s
     job = submission("program", args=given_words, resources=resources(environment={"A_VARIABLE": value}))
     job_dir.mkdir(parents=True, exist_ok=True)
     job.save_secrets(job_dir)
-    found = run(render(job, job_dir, Path("/py/bin/python"), BODY), job_dir)
+    found = run(render(job, job_dir, Path("/py/bin/python"), BODY, ""), job_dir)
     assert found["command"] == ["python", *given_words]
     assert found["variables"] == [value, ""]
 
 
 def test_a_cluster_without_modules_says_so(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
-    script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY)
+    script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY, "")
     env = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["bash"], input=script, env=env, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (2, "")
@@ -330,7 +341,7 @@ def test_a_cluster_without_modules_says_so(tmp_path: Path) -> None:
 
 def test_a_module_that_cannot_be_loaded_ends_the_job(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
-    script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY)
+    script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY, "")
     command = ["bash", "-c", 'module() { return 1; }; source "$0"', "/dev/stdin"]
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (1, "")
@@ -351,6 +362,7 @@ SCRIPTS = [
     Script("model", "model", {"nodes": 2, "ranks_per_node": 4, "memory": "16G"}, (), ("train.max_steps=5",)),
     Script("alone", "program", {}, ("--data", "{folder}/my data", "$(touch pwned)", "", "a'b")),
     Script("ranks", "program", {"ranks_per_node": 4, "gpus_per_node": 4}, ("--epochs", "3")),
+    Script("pack", "program", {"pack": "auto", "requirements": "/a/b.txt"}, ()),
     Script(
         "site",
         "model",
@@ -371,7 +383,7 @@ def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
         job_dir = Path("/scratch/my runs", script.name)
         args = program_args(job_dir, *script.args) if script.kind == "program" else ()
         job = submission(script.kind, args=args, resources=resources(**script.wants), settings=script.settings)
-        text = render(job, job_dir, Path("/py/bin/python"), RANKS_SH.read_text())
+        text = render(job, job_dir, Path("/py/bin/python"), RANKS_SH.read_text(), PACK_SH.read_text())
         assert RANKS_SH.read_text().rstrip() in text
         (tmp_path / f"{script.name}.sh").write_text(text)
     files = sorted(map(str, tmp_path.glob("*.sh")))

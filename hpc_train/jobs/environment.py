@@ -1,0 +1,172 @@
+"""What a job's ranks start from beside the environment of who submits: packs, and packages of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_train.config.resources import Resources
+from hpc_train.errors import UserError
+from hpc_train.files import read_bytes, replacement
+from hpc_train.folders import make_folder, remove, remove_tree
+from hpc_train.jobdir.paths import PACKAGES, PACKS_FILE
+from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.schedulers.base import ReportLine
+from hpc_train.packs.archive import sha256_of, write_folder
+from hpc_train.packs.cache import cache_folder, pack_of
+from hpc_train.packs.interpreter import interpreter_of
+from hpc_train.packs.manifest import Manifest, read_manifest
+from hpc_train.packs.requirements import install_requirements, resolve_requirements
+from hpc_train.processes import home_folder
+
+MAX_LIST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is made for a job once it is submitted.
+
+    Attributes:
+        pack: As `resources.pack`, its path absolute.
+        requirements: The pip file that `packages` come from.
+        packages: Lines for pip, each for one exact package.
+        is_kept: A job goes on with what its job-dir has.
+    """
+
+    pack: str = "none"
+    requirements: Path | None = None
+    packages: tuple[str, ...] = ()
+    is_kept: bool = False
+
+    def make(self, job_dir: Path, report: ReportLine) -> None:
+        """Writes into a job-dir what its ranks start from.
+
+        Raises:
+            UserError: A pack cannot be made, or packages cannot be installed.
+            OSError: The job-dir cannot be written.
+        """
+        if self.is_kept:
+            return
+        packs = []
+        if self.pack == "auto":
+            path, sha256 = pack_of(Path(sys.prefix), cache_folder(os.environ, home_folder()), report)
+            packs.append((sha256, path))
+        elif self.pack != "none":
+            packs.append((sha256_of(Path(self.pack)), Path(self.pack)))
+        if self.requirements is not None:
+            folder, tar = job_dir / PACKAGES, job_dir / f"{PACKAGES}.tar"
+            make_folder(folder)  # also where nothing is missing
+            install_requirements(Path(sys.executable), self.packages, folder, self.requirements)
+            if packs:
+                packs.append((write_folder(tar, folder, PACKAGES).sha256, tar))
+                remove_tree(folder)
+        if packs:
+            with replacement(job_dir / PACKS_FILE, mode=0o600) as file:
+                file.write("".join(f"{sha256}  {path}\n" for sha256, path in packs).encode(errors="surrogateescape"))
+        else:
+            remove(job_dir / PACKS_FILE, missing_ok=True)
+
+
+def with_environment(submission: Submission, report: ReportLine) -> tuple[Submission, Environment]:
+    """A new job with its paths absolute, and what is to be made for it; writes nothing.
+
+    Raises:
+        UserError: With what is wrong with its pack or requirements.
+    """
+    if not submission.resources:  # something else is wrong with them
+        return submission, Environment()
+    wants, folder = submission.wants, Path(submission.job_file).parent
+    requirements = None if wants.requirements is None else folder / wants.requirements
+    pack = _checked_pack(wants, folder, submission.backend, report)
+    packages: tuple[str, ...] = ()
+    if requirements is not None:
+        packages = resolve_requirements(Path(sys.executable), requirements)
+    return _with_paths(submission, pack, requirements), Environment(pack, requirements, packages)
+
+
+def with_environment_again(
+    submission: Submission, before: Submission, job_dir: Path, report: ReportLine
+) -> tuple[Submission, Environment]:
+    """The same of a job that goes on: with what it had, unless it is to have another pack.
+
+    Raises:
+        UserError: A pack is gone, or it is to have other requirements.
+    """
+    if not submission.resources:
+        return submission, Environment()
+    wants, had, folder = submission.wants, before.wants, Path(submission.job_file).parent
+    requirements = None if wants.requirements is None else folder / wants.requirements
+    if (None if requirements is None else str(requirements)) != had.requirements:
+        raise UserError(
+            "resources.requirements: are those of the job's first submission; to have others, submit it anew, with "
+            "--job-dir, and `warm_start_from` this one"
+        )
+    pack = _checked_pack(wants, folder, submission.backend, report, same=had.pack)
+    if pack != had.pack:
+        if requirements is not None and "none" in (pack, had.pack):
+            raise UserError(
+                "resources.pack: stays what it was, since the packages of resources.requirements are packed with it"
+            )
+        lines = _packs_of(job_dir)[1:]
+        if requirements is None or not lines:
+            return _with_paths(submission, pack, requirements), Environment(pack)
+        raise UserError("resources.pack: a job with resources.requirements goes on with the pack that it had")
+    if pack != "none":
+        for path in _packs_of(job_dir) or [job_dir / PACKS_FILE]:
+            if not path.is_file():
+                raise UserError(
+                    f"resources.pack: {path}, which the job had, is gone; to go on with the environment as it is now: "
+                    "--set resources.pack=none"
+                )
+    return _with_paths(submission, pack, requirements), Environment(is_kept=True)
+
+
+def _with_paths(submission: Submission, pack: str, requirements: Path | None) -> Submission:
+    named = {"pack": pack, "requirements": None if requirements is None else str(requirements)}
+    return replace(submission, resources={**submission.resources, **named})
+
+
+def _packs_of(job_dir: Path) -> list[Path]:
+    try:
+        text = read_bytes(job_dir / PACKS_FILE, MAX_LIST_BYTES).decode(errors="surrogateescape")
+    except OSError:
+        return []
+    return [Path(line.partition("  ")[2]) for line in text.splitlines()]
+
+
+def _checked_pack(wants: Resources, folder: Path, backend: str, report: ReportLine, same: str = "") -> str:
+    """`resources.pack` with an absolute path.
+
+    Args:
+        same: A pack that needs no further look.
+    """
+    if wants.pack == "none":
+        return "none"
+    if backend == "local":
+        report("resources.pack: is not used: on this machine ranks start from the environment itself")
+        return "none"
+    if wants.pack == "auto":
+        return "auto"
+    path = Path(os.path.normpath(folder / wants.pack))
+    if str(path) == same:
+        return same
+    if problems := unfit(read_manifest(path)):
+        raise UserError("\n".join(f"resources.pack: {path}: {problem}" for problem in problems))
+    return str(path)
+
+
+def unfit(manifest: Manifest) -> list[str]:
+    """Why a job that is submitted from here cannot start from a pack: another hpc_train or Python.
+
+    What the nodes are like is known there alone: slurm/pack.sh looks before it unpacks.
+    """
+    here = interpreter_of(Path(sys.prefix))
+    again = "make it again with this one, or submit with the environment that it was made of"
+    problems = []
+    if manifest.hpc_train != here.hpc_train:
+        problems.append(f"has hpc_train {manifest.hpc_train}, and this is {here.hpc_train}: {again}")
+    if manifest.python.split(".")[:2] != here.python.split(".")[:2]:
+        problems.append(f"has Python {manifest.python}, and this is {here.python}: {again}")
+    return problems

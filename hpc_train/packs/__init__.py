@@ -1,0 +1,1 @@
+"""Environment packs: one file of a Python environment, which each node of a job unpacks on its own disk."""
