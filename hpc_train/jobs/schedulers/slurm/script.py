@@ -205,8 +205,9 @@ def _installation(submission: Submission, job_dir: Path) -> list[str]:
         f"hpc-train: error: the job does not start: it was submitted with {found}, whose interpreter {found.python} is "
     )
     gone += f"gone here; {remedy(job_dir)}"
-    # A pack has its own; a shared folder beside it would be read by all ranks.
-    lines = [] if folder is None or submission.wants.pack != "none" else [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    lines = []
+    if folder is not None and submission.wants.pack == "none":  # a pack has it, and is no shared folder
+        lines = [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
     return [
         *lines,
         f"if [[ ! -x {python} ]]; then",
