@@ -409,7 +409,7 @@ read_srun_notes() {
     notes=$(<"$session/notes") || notes=
     if [[ $notes == *"Node failure on "* ]]; then
         code=$EXIT_LOST_NODE
-    elif ((code != 0)) && [[ $notes =~ :\ tasks?\ [0-9,-]+:\ ([^$'\n']*) ]]; then
+    elif ! ((code == 0)) && [[ $notes =~ :\ tasks?\ [0-9,-]+:\ ([^$'\n']*) ]]; then
         case ${BASH_REMATCH[1]} in
             "Exited with exit code "*) code=${BASH_REMATCH[1]##* } ;;
             # that of one that called MPI_Abort is below 128, and comes after the end of those that it has killed

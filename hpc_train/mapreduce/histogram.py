@@ -75,8 +75,11 @@ class Histogram(Reducer[State]):
 
     def _exponent(self, low: float, high: float, least: int | None) -> int:
         """The width of bins, as a power of two, that is enough for numbers from `low` to `high`."""
-        exponent = math.frexp(max(abs(low), abs(high)))[1] - FINEST
-        exponent = max(exponent, -1000 if least is None else least)
+        largest = max(abs(low), abs(high))
+        exponent = max(
+            math.frexp(largest)[1] - FINEST if largest else -1000,  # zeros fit into bins of any width
+            -1000 if least is None else least,
+        )
         if high > low:
             exponent = max(exponent, math.frexp(high / self._bins - low / self._bins)[1] - 2)
         while np.ptp(_bins_of(np.array([low, high]), exponent)) >= self._bins:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -166,6 +166,7 @@ def test_a_histogram_counts_all_values_exactly(values: np.ndarray, cuts: list[in
 
 
 @given(arrays.arrays(np.float64, st.integers(1, 100), elements=st.floats(-9, 9)), CUTS)
+@example(np.array([2.5e-280, 0.0]), [1])
 def test_bins_do_not_depend_on_blocks(values: np.ndarray, cuts: list[int]) -> None:
     one, many = reduced(r.Histogram(), [values]), reduced(r.Histogram(), cut(values, cuts))
     assert pack(one) == pack(many)
