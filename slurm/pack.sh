@@ -23,7 +23,7 @@ pack_fail() {
 
 # What a node does first, and until the end of the job: prints "ready" or "problem" with the node's name and what is wrong.
 # shellcheck disable=SC2016
-pack_keep='dir=$1 need_kib=$2 machine=$3 libc=$4 script=$5 base=${1%/*} node=${SLURMD_NODENAME:-$(uname -n)}
+pack_keep='dir=$1 need_kib=$2 machine=$3 libc=$4 script=$5 batch_node=$6 batch=$7 base=${1%/*} node=${SLURMD_NODENAME:-$(uname -n)}
 problem() { echo "problem $node: $1"; exit 2; }
 ending=
 trap "ending=1" TERM
@@ -56,7 +56,9 @@ while [[ -z $ending ]] && { [[ -z $script ]] || kill -0 "$script" 2>/dev/null; }
     wait $! || true
     kill $! 2>/dev/null || true
 done
-while [[ -n $(find /proc/[0-9]*/exe -maxdepth 0 -lname "$dir/*" -print -quit 2>/dev/null) ]]; do
+# The batch script records the end of the job with programs of the pack.
+while [[ -n $(find /proc/[0-9]*/exe -maxdepth 0 -lname "$dir/*" -print -quit 2>/dev/null) ]] ||
+    { [[ $node == "$batch_node" ]] && kill -0 "$batch" 2>/dev/null; }; do
     sleep 1
 done
 rm -rf "$dir"'
@@ -148,7 +150,7 @@ unpack_packs() {
     pack_dir=$base/hpc_train-pack-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     local answers ready=0 code
     exec {answers}< <(exec "${on_nodes[@]}" bash -c "$pack_keep" - "$pack_dir" "$need" "$machine" \
-        "$(pack_field "${packs[0]}" libc)" "$script" 2> >(grep -v --line-buffered "CANCELLED AT" >&2))
+        "$(pack_field "${packs[0]}" libc)" "$script" "${SLURMD_NODENAME:-}" "$$" 2> >(grep -v --line-buffered "CANCELLED AT" >&2))
     keeper=$!
     while ((ready < count)); do
         code=0

@@ -112,7 +112,7 @@ choose_pmi() {
     fi
     kinds=$(timeout "$ASK_SECS" srun --mpi=list 2>&1) || refuse "srun --mpi=list fails: $kinds"
     kinds=" ${kinds//[^A-Za-z0-9_]/ } "
-    for kind in pmix pmix_v5 pmix_v4 pmix_v3 pmix_v2; do
+    for kind in pmix pmix_v5 pmix_v4 pmix_v3 pmix_v2 cray_shasta; do
         [[ $kinds == *" $kind "* ]] || continue
         pmi=--mpi=$kind
         return
@@ -130,9 +130,12 @@ if [[ -n ${alone:-} ]]; then
 else
     ranks=$SLURM_NTASKS
     [[ $launcher == mpirun || $launcher == srun ]] || refuse "launcher is '$launcher'; allowed: mpirun, srun"
-    command -v mpirun >/dev/null ||
+    mpi_version=
+    [[ $launcher == srun ]] || command -v mpirun >/dev/null ||
         refuse "no mpirun on PATH: run 'make setup', or load an MPI module (HPC_TRAIN_MODULES, or modules of the tier)"
-    mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
+    if command -v mpirun >/dev/null; then # with srun it only tells which MPI this is
+        mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
+    fi
     if [[ $launcher == srun ]]; then
         [[ -z ${min_nodes:-} ]] || refuse "min_nodes and spare_nodes need launcher: mpirun; leave them out, or take it"
         [[ -z ${SLURM_HET_SIZE:-} ]] || refuse "heterogeneous jobs need launcher: mpirun"

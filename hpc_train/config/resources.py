@@ -245,6 +245,8 @@ class Resources(ResourceOptions):
         for name in ("min_nodes", "spare_nodes"):
             if roles and getattr(self, name):
                 problems.append(f"`{name}` is not for a job whose roles have nodes of their own; leave it out")
+        if roles and self.pack != "none":
+            problems.append("`pack` is not for a job whose roles have nodes of their own; leave it out")
         if self.launcher == "srun" and (self.roles or self.least_nodes is not None):
             problems.append(
                 "`launcher`: srun starts no job that goes on without lost nodes (`min_nodes`, `spare_nodes`), or whose "

@@ -159,11 +159,19 @@ def _take(free: Mapping[int, list[frozenset[int]]], numbers: Sequence[int], each
 
 
 def cpus_of_a_job(
-    wanted: int, mask: Collection[int], taken: Collection[int], topology: Topology, devices: Sequence[int] = ()
+    wanted: int,
+    mask: Collection[int],
+    taken: Collection[int],
+    topology: Topology,
+    devices: Sequence[int] = (),
+    turn: int = 0,
 ) -> tuple[int, ...]:
     """`wanted` CPUs of `mask` that no other job has, ascending; none where there are not as many.
 
     Those of as few NUMA domains as do, next to the GPUs `devices` where there is room; whole cores first.
+
+    Args:
+        turn: At which core of a domain to begin: queues that do not know of each other are not to begin at the same.
     """
     free = frozenset(mask).difference(taken)
     if not 0 < wanted <= len(free):
@@ -178,6 +186,8 @@ def cpus_of_a_job(
     chosen: list[int] = []
     for number in sorted(inside, key=rank_of):
         cores = [core & inside[number] for core in topology.cores if core & inside[number]]
-        cores.sort(key=lambda core: (-len(core), min(core)))
+        cores.sort(key=min)
+        begin = turn % max(1, len(cores))
+        cores = sorted(cores[begin:] + cores[:begin], key=lambda core: -len(core))
         chosen += [cpu for core in cores for cpu in sorted(core)]
     return tuple(sorted(chosen[:wanted]))

@@ -16,6 +16,8 @@ from hpc_train.distributed.topology import TopologyError, cpu_list, domain_count
 from hpc_train.errors import UserError
 
 BIND_VARIABLE = "HPC_TRAIN_BIND"
+MACHINE_CPUS_VARIABLE = "HPC_TRAIN_MACHINE_CPUS"
+"""Set by this machine's queue for what runs on some CPUs alone: all those that the queue has."""
 OWN_CPUS_VARIABLE = "HPC_TRAIN_OWN_CPUS"
 """CPUs that this machine's queue has given to the job alone, as the kernel lists them."""
 
@@ -80,6 +82,15 @@ def first_device(env: Mapping[str, str], gpus: int) -> str | None:
         return None
     given = env.get("CUDA_VISIBLE_DEVICES")
     return "0" if given is None else given.split(",")[0].strip() or None
+
+
+def cpus_of_the_queue(env: Mapping[str, str]) -> frozenset[int]:
+    """The CPUs that this machine's queue gives away: this process's, or those of the queue whose job it is part of."""
+    here = frozenset(os.sched_getaffinity(0))
+    with suppress(TopologyError):
+        if (given := cpu_list(env.get(MACHINE_CPUS_VARIABLE, ""))) >= here:
+            return given
+    return here
 
 
 def bind_first(

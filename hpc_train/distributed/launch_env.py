@@ -71,9 +71,9 @@ def fair_cores(users: Mapping[int, int], mask: Sequence[int]) -> int:
     unbound ones share out what they see.
 
     Args:
-        users: How many ranks of the node may use each core.
+        users: How many ranks of the node may use each core; this one alone where that is not known.
     """
-    return max(1, int(sum(1 / users[core] for core in mask) + 1e-9))
+    return max(1, int(sum(1 / max(1, users.get(core, 1)) for core in mask) + 1e-9))
 
 
 def lacks_shared_memory(env: Mapping[str, str], place: LaunchPlace, free_bytes: int | None) -> bool:

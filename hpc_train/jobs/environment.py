@@ -12,11 +12,11 @@ from hpc_train.errors import UserError
 from hpc_train.files import read_bytes, replacement
 from hpc_train.folders import make_folder, remove, remove_tree
 from hpc_train.jobdir.paths import PACKAGES, PACKS_FILE
+from hpc_train.jobs.record.installation import this_installation
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.packs.archive import sha256_of, write_folder
 from hpc_train.packs.cache import cache_folder, pack_of
-from hpc_train.packs.interpreter import interpreter_of
 from hpc_train.packs.manifest import Manifest, read_manifest
 from hpc_train.packs.requirements import install_requirements, resolve_requirements
 from hpc_train.processes import home_folder
@@ -162,11 +162,11 @@ def unfit(manifest: Manifest) -> list[str]:
 
     What the nodes are like is known there alone: slurm/pack.sh looks before it unpacks.
     """
-    here = interpreter_of(Path(sys.prefix))
+    here = this_installation()
     again = "make it again with this one, or submit with the environment that it was made of"
     problems = []
-    if manifest.hpc_train != here.hpc_train:
-        problems.append(f"has hpc_train {manifest.hpc_train}, and this is {here.hpc_train}: {again}")
-    if manifest.python.split(".")[:2] != here.python.split(".")[:2]:
-        problems.append(f"has Python {manifest.python}, and this is {here.python}: {again}")
+    if manifest.hpc_train != here.version:
+        problems.append(f"has hpc_train {manifest.hpc_train}, and this is {here.version}: {again}")
+    if manifest.python.split(".")[:2] != here.python_version.split(".")[:2]:
+        problems.append(f"has Python {manifest.python}, and this is {here.python_version}: {again}")
     return problems

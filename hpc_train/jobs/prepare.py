@@ -225,8 +225,8 @@ def _installed(draft: Submission, job_dir: Path, with_this_version: bool, report
     here, found = this_installation(), draft.installation
     if found is None or with_this_version:
         return replace(draft, version=here.version, installation=here)
-    if found == here and not found.code(job_dir).exists():
-        return draft  # somebody has removed the copy, which is made again
+    if found == here and found.path(job_dir) is not None:
+        return draft  # the copy is made again where somebody has removed or damaged it
     if (problem := problem_of(found, job_dir)) is not None:
         raise UserError(f"{draft.name}: {problem}; {remedy(job_dir)}; this is {here}")
     if found.fingerprint != here.fingerprint:

@@ -69,12 +69,11 @@ def install_requirements(python: Path, lines: Sequence[str], folder: Path, requi
 
 
 def _installed(python: Path) -> dict[str, str]:
-    asked = subprocess.run(
-        [python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check"],
-        capture_output=True,
-        timeout=PIP_SECS,
-        check=False,
-    )
+    words = [str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]
+    try:
+        asked = subprocess.run(words, capture_output=True, timeout=PIP_SECS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{python}: pip cannot be asked what there is (resources.requirements): {error}") from None
     if asked.returncode:
         raise UserError(
             f"{python}: has no pip, which resources.requirements needs: python -m ensurepip in that environment"

@@ -65,7 +65,13 @@ def test_srun_trains_the_same_weights(slurm_cluster: SlurmCluster, tmp_path: Pat
 
 
 def test_jobs_of_srun_end_as_those_of_mpirun(slurm_cluster: SlurmCluster, folder: Path) -> None:
-    """A mistake, TERM, a rank that is killed; after each the job goes on where it has saved."""
+    """A mistake, TERM, a rank that is killed, a warning, an exception, scancel; jobs go on where they have saved."""
+    model = (folder / "model.py").read_text()
+    fails = '        if os.environ.get("PMIX_RANK") == "1" and STEP_SECS.with_name("fail").exists():\n'
+    fails += '            raise RuntimeError("asked to fail")\n'
+    (folder / "model.py").write_text(
+        model.replace("        begin = time.monotonic()\n", fails + "        begin = time.monotonic()\n")
+    )
     write_job(folder, max_steps=10_000_000, save_checkpoints_steps=20, trian={})
     assert ended_as(end(slurm_cluster, start(slurm_cluster, folder))) == ("FAILED", 2, 0), log(folder)
     assert "trian" in log(folder)
@@ -88,3 +94,22 @@ def test_jobs_of_srun_end_as_those_of_mpirun(slurm_cluster: SlurmCluster, folder
     ranks_of(job)[1].send_signal(signal.SIGKILL)
     assert ended_as(end(slurm_cluster, job)) == ("FAILED", 137, 0), log(folder)
     assert starts(job_dir) == [0, stopped]
+
+    job = start(slurm_cluster, folder)
+    wait_for(lambda: len(starts(job_dir)) == 3, "the third start")
+    newest = status(job_dir)["step"]
+    wait_for(lambda: status(job_dir)["step"] > newest, "steps")
+    slurm_cluster.scancel(job, "--batch", "--signal=USR1")
+    wait_for(lambda: len(starts(job_dir)) == 4, lambda: f"the start of the requeued job\n{log(folder)}")
+    assert "the job is back in the queue (warning)" in log(folder)
+    assert starts(job_dir)[3] >= newest, "where it has saved"
+    (folder / "fail").touch()
+    assert ended_as(end(slurm_cluster, job)) == ("FAILED", 1, 1), log(folder)
+    assert "rank 1 failed" in log(folder) and "asked to fail" in log(folder)
+    assert status(job_dir)["state"] == "failed"
+    (folder / "fail").unlink()
+
+    job = start(slurm_cluster, folder)
+    wait_for(lambda: len(starts(job_dir)) == 5, "the fifth start")
+    slurm_cluster.scancel(job)
+    assert end(slurm_cluster, job).state == "CANCELLED"

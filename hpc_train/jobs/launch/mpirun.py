@@ -72,6 +72,7 @@ _CARRIED = (
     "NCCL_",
     "UCX_",
     "FI_",
+    "PSM2_",
     "PYTHONPATH",
     "PATH",
     "LD_LIBRARY_PATH",

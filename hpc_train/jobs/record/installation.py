@@ -120,13 +120,18 @@ def version_of(package: Path) -> str | None:
 def copy_code(installation: Installation, job_dir: Path) -> None:
     """Copies the package into `job_dir`, for this user alone; it is there whole or not at all. Nothing where it is.
 
+    A copy that somebody has damaged is replaced.
+
     Raises:
         UserError: The package has changed meanwhile.
         OSError: It cannot be written or read.
     """
     target = installation.path(job_dir)
-    if target is None or target.exists():
+    if target is None:
         return
+    with suppress(OSError):
+        if fingerprint_of(installation.code(job_dir)) == installation.fingerprint:
+            return
     make_folder(target.parent, 0o700)
     temporary, digest = unforeseen(target), hashlib.sha256()
     try:
@@ -140,6 +145,7 @@ def copy_code(installation: Installation, job_dir: Path) -> None:
                 file.write(content)
         if digest.hexdigest()[:32] != installation.fingerprint:
             raise UserError(f"{source}: has changed while the job was submitted; submit it again")
+        remove_tree(target)
         rename(temporary, target)
     finally:
         remove_tree(temporary)

@@ -65,7 +65,7 @@ class SiteFile(TiersFile):
                     f"{name!r} is no variable of an MPI; allowed: names that begin with {begins}; others belong to "
                     "`defaults: {environment: …}`"
                 )
-            if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]", str(value)):
+            if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]|.{2049}", str(value)):
                 raise ValueError(f"{name}: its value is not allowed; allowed: text of one line, or a number")
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 

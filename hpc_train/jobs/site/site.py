@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_train.config.resources import ResourceOptions
 from hpc_train.errors import UserError
-from hpc_train.folders import exposure
 from hpc_train.jobs.site.sections import SiteFile, read_sections
 from hpc_train.processes import user_name
 
@@ -48,8 +48,8 @@ def site_file(env: Mapping[str, str]) -> Path | None:
     path = Path(named) if named else SITE_FILE
     where = f"{SITE_VARIABLE}: {path}" if named else str(path)
     try:
-        by = exposure(path, group=False)
-        above = exposure(path.absolute().parent, group=False)
+        found = path.resolve(strict=True)
+        open_to_all = [place for place in (found, found.parent) if _is_open(place.stat().st_mode)]
     except FileNotFoundError as error:
         if not named:
             return None
@@ -57,13 +57,17 @@ def site_file(env: Mapping[str, str]) -> Path | None:
     except OSError as error:
         advice = f"ask those who run this site, or set {SITE_VARIABLE} to another"
         raise UserError(f"{where}: the site file cannot be looked at: {error.strerror}; {advice}") from None
-    for place, who in ((path, by), (path.absolute().parent, above)):
-        if who is not None and not who.startswith("belongs"):
-            raise UserError(
-                f"{where}: the site file is not trusted: {place} {who}, who would decide what the jobs of others run; "
-                f"chmod o-w {shlex.quote(str(place))}"
-            )
+    if open_to_all:
+        raise UserError(
+            f"{where}: the site file is not trusted: {open_to_all[0]} may be written by all users, who would decide "
+            f"what the jobs of others run; chmod o-w {shlex.quote(str(open_to_all[0]))}"
+        )
     return path
+
+
+def _is_open(mode: int) -> bool:
+    """Whether all users may write; in a sticky folder, as /tmp, each his own."""
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
 def load_site(env: Mapping[str, str]) -> Site:
@@ -111,8 +115,8 @@ def shell_lines(site: Site) -> list[str]:
             "    set -u",
             "fi",
         ]
-    launcher = getattr(site.defaults, "launcher", None)
-    own = {} if launcher is None else {"HPC_TRAIN_LAUNCHER": str(launcher)}
+    options = {"LAUNCHER": site.defaults.launcher, "BIND": site.defaults.bind}
+    own = {f"HPC_TRAIN_{name}": value for name, value in options.items() if value is not None}
     return [*lines, *exports({**(site.defaults.environment or {}), **site.variables, **own})]
 
 

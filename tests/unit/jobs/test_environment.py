@@ -85,9 +85,9 @@ def test_the_local_queue_starts_from_the_environment_itself(tmp_path: Path, line
 
 def test_a_pack_of_another_python_or_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Here:
-        hpc_train, python = "0.1.0", "3.11.7"
+        version, python_version = "0.1.0", "3.11.7"
 
-    monkeypatch.setattr(environment, "interpreter_of", lambda path: Here)
+    monkeypatch.setattr(environment, "this_installation", Here)
     manifest = Manifest(1, "0.1.0", "3.11.2", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64)
     assert environment.unfit(manifest) == []
     first, second = environment.unfit(replace(manifest, hpc_train="0.2.0", python="3.12.7"))

@@ -158,7 +158,11 @@ def test_what_is_told_before_a_rank_starts(run: Run, pack: Path, tmp_path: Path)
         return str(tmp_path / "changed.tar")
 
     machine = os.uname().machine.encode()
-    refused("n1: the pack was made on", FILE=changed(b'"machine": "' + machine, b'"machine": "' + b"q" * len(machine)))
+    other = "q" * len(machine)
+    refused(
+        f": the pack was made on {other}, and this is",
+        FILE=changed(b'"machine": "' + machine, b'"machine": "' + other.encode()),
+    )
     begin = content.index(b'"libc": "') + len(b'"libc": "')
     libc = content[begin : content.index(b'"', begin)]
     refused(": the pack was made with glibc 9", FILE=changed(b'"libc": "' + libc, b'"libc": "' + b"9" * len(libc)))

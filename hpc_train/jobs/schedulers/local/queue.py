@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -171,7 +172,8 @@ class LocalQueue:
                 return ticket
             devices = free_devices(others, self.gpus)[: ticket.gpus]
             limit = None if time_secs is None else now + time_secs
-            cpus = _own_cpus(ticket.cores, mask, [cpu for other in others for cpu in other.cpus], devices)
+            taken = [cpu for other in others for cpu in other.cpus]
+            cpus = _own_cpus(ticket.cores, mask, taken, devices, random.SystemRandom().getrandbits(16))
             started = replace(ticket, started=now, limit=limit, devices=tuple(devices), cpus=cpus)
             write_ticket(file, started)
         return started
@@ -234,10 +236,12 @@ def may_start(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int =
     return why_waiting(ticket, tickets, cores, gpus) is None
 
 
-def _own_cpus(wanted: int, mask: Collection[int], taken: Collection[int], devices: Sequence[int]) -> tuple[int, ...]:
+def _own_cpus(
+    wanted: int, mask: Collection[int], taken: Collection[int], devices: Sequence[int], turn: int
+) -> tuple[int, ...]:
     """CPUs for one job alone: see cpus_of_a_job. Those with the lowest numbers where the machine does not tell more."""
     try:
-        return cpus_of_a_job(wanted, mask, taken, read_topology(mask, open_gpus() if devices else ()), devices)
+        return cpus_of_a_job(wanted, mask, taken, read_topology(mask, open_gpus() if devices else ()), devices, turn)
     except TopologyError:
         free = sorted({*mask}.difference(taken))
         return tuple(free[:wanted]) if len(free) >= wanted else ()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from hpc_train.distributed.binding import BIND_VARIABLE, OWN_CPUS_VARIABLE
+from hpc_train.distributed.binding import BIND_VARIABLE, MACHINE_CPUS_VARIABLE, OWN_CPUS_VARIABLE, cpus_of_the_queue
 from hpc_train.distributed.topology import cpu_text
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
@@ -122,6 +122,8 @@ def run_queued(job_dir: Path, file: int, queue: LocalQueue) -> int:
     """Looks after the job in `job_dir` until it has ended, and returns its exit code. `file` holds its ticket."""
     os.set_inheritable(file, False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with suppress(OSError):  # a job that has submitted this one may run on some of them alone
+        os.sched_setaffinity(0, cpus_of_the_queue(os.environ))
     ticket, submission = replace(read_ticket(file), pid=os.getpid()), read_submission(job_dir)
     assert submission is not None, "written before its runner is started"
     write_ticket(file, ticket)
@@ -245,6 +247,7 @@ def start_of_job(
     }
     if cpus or OWN_CPUS_VARIABLE in os.environ:  # that of a job which has submitted this one
         more[OWN_CPUS_VARIABLE] = cpu_text(cpus)
+        more[MACHINE_CPUS_VARIABLE] = cpu_text(cpus_of_the_queue(os.environ))
     if wants.requirements is not None:
         beside = more.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         more["PYTHONPATH"] = os.pathsep.join(filter(None, (str(job_dir / PACKAGES), beside)))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_train.config.resources import Resources
+from hpc_train.distributed.binding import cpus_of_the_queue
 from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import JobRecord, QueueState
@@ -31,7 +32,7 @@ class Machine(NamedTuple):
 
 def this_machine() -> Machine:
     """The one that this process runs on, as far as it may use it."""
-    return Machine(len(os.sched_getaffinity(0)), nvidia_device_count())
+    return Machine(len(cpus_of_the_queue(os.environ)), nvidia_device_count())
 
 
 def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:

@@ -205,16 +205,20 @@ def _installation(submission: Submission, job_dir: Path) -> list[str]:
         f"hpc-train: error: the job does not start: it was submitted with {found}, whose interpreter {found.python} is "
     )
     gone += f"gone here; {remedy(job_dir)}"
-    lines = []
-    if folder is not None and submission.wants.pack == "none":  # a pack has it, and is no shared folder
-        lines = [f"export PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    copy = "" if folder is None else f"PYTHONPATH={shlex.quote(str(folder))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    lines = [f"export {copy}"] if copy and submission.wants.pack == "none" else []  # a pack is no shared folder
     return [
         *lines,
         f"if [[ ! -x {python} ]]; then",
         f"    echo {shlex.quote(gone)} >&2",
         "    exit 2",
         "fi",
-        f"(cd / && exec {python} -m {CHECK} {shlex.quote(str(job_dir))}) || exit 2",
+        "checked=0",
+        f"(cd / && {copy}{' ' if copy else ''}exec {python} -m {CHECK} {shlex.quote(str(job_dir))}) || checked=$?",
+        "if ((checked != 0)); then",
+        "    ((checked == 2)) || echo 'hpc-train: error: whether its hpc_train is still there cannot be seen' >&2",
+        "    exit $((checked == 2 ? 2 : 1))",
+        "fi",
     ]
 
 
