@@ -6,7 +6,7 @@
 #   command=(…) what each rank runs
 #   fail        a function that prints its argument and ends the script
 # Ranks are numbered component by component, so rank 0 is on the first node of the first one. Sets SLURM_NTASKS to the
-# number of all of them, and has each rank take the threads of its component. A file with the nodes is left in TMPDIR.
+# number of all of them, and has each rank take the threads of its component. A file with the nodes is in TMPDIR until ranks.sh ends.
 
 [[ $(mpirun --version 2>&1) == *"Open MPI) 4."* ]] || fail "heterogeneous jobs need Open MPI 4"
 

@@ -218,6 +218,7 @@ watcher=
 leave() {
     [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
     [[ -z $session ]] || rm -rf "$session"
+    [[ -z ${hostfile:-} ]] || rm -f "$hostfile"
 }
 trap leave EXIT
 
@@ -417,6 +418,11 @@ read_srun_notes() {
             "Exited with exit code "*) code=${BASH_REMATCH[1]##* } ;;
             # that of one that called MPI_Abort is below 128, and comes after the end of those that it has killed
             Killed*) ((code < 128)) || code=137 ;;
+            "Illegal instruction"*) code=132 ;;
+            Aborted*) code=134 ;;
+            "Bus error"*) code=135 ;;
+            "Floating point exception"*) code=136 ;;
+            "Segmentation fault"*) code=139 ;;
         esac
     fi
 }

@@ -130,7 +130,7 @@ def why_not_as(program: ProgramConfig, ranks: int) -> str | None:
         return None
     return (
         f"cluster: {words_of(program.cluster)} is {counted(wanted, 'rank')}, and `resources` gives {ranks}; "
-        f"nodes x ranks_per_node has to be {wanted}"
+        f"nodes x ranks_per_node, of all roles together, has to be {wanted}"
     )
 
 

@@ -7,12 +7,11 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.files import read_bytes, replacement
 from hpc_train.folders import make_folder, remove, remove_tree
 from hpc_train.jobdir.paths import PACKAGES, PACKS_FILE
-from hpc_train.jobs.record.installation import this_installation
+from hpc_train.jobs.record.installation import Installation, this_installation
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.packs.archive import sha256_of, write_folder
@@ -79,7 +78,7 @@ def with_environment(submission: Submission, report: ReportLine) -> tuple[Submis
         return submission, Environment()
     wants, folder = submission.wants, Path(submission.job_file).parent
     requirements = None if wants.requirements is None else folder / wants.requirements
-    pack = _checked_pack(wants, folder, submission.backend, report)
+    pack = _checked_pack(submission, folder, report)
     packages: tuple[str, ...] = ()
     if requirements is not None:
         packages = resolve_requirements(Path(sys.executable), requirements)
@@ -92,7 +91,7 @@ def with_environment_again(
     """The same of a job that goes on: with what it had, unless it is to have another pack.
 
     Raises:
-        UserError: A pack is gone, or it is to have other requirements.
+        UserError: A pack is gone or another file, or it is to have other requirements.
     """
     if not submission.resources:
         return submission, Environment()
@@ -103,24 +102,42 @@ def with_environment_again(
             "resources.requirements: are those of the job's first submission; to have others, submit it anew, with "
             "--job-dir, and `warm_start_from` this one"
         )
-    pack = _checked_pack(wants, folder, submission.backend, report, same=had.pack)
+    pack = _checked_pack(submission, folder, report, same=had.pack)
     if pack != had.pack:
         if requirements is not None and "none" in (pack, had.pack):
             raise UserError(
                 "resources.pack: stays what it was, since the packages of resources.requirements are packed with it"
             )
-        lines = _packs_of(job_dir)[1:]
-        if requirements is None or not lines:
+        if requirements is None:
             return _with_paths(submission, pack, requirements), Environment(pack)
         raise UserError("resources.pack: a job with resources.requirements goes on with the pack that it had")
-    if pack != "none":
-        for path in _packs_of(job_dir) or [job_dir / PACKS_FILE]:
-            if not path.is_file():
-                raise UserError(
-                    f"resources.pack: {path}, which the job had, is gone; to go on with the environment as it is now: "
-                    "--set resources.pack=none"
-                )
+    if pack == "none" and requirements is not None and not (job_dir / PACKAGES).is_dir():
+        raise UserError(f"resources.requirements: {job_dir / PACKAGES}, which the job had, is gone; submit it anew")
+    if pack != "none" and (problem := _why_not_kept(submission, job_dir)) is not None:
+        if pack == "auto" and requirements is None:
+            report(f"resources.pack: {problem}; a new one is made")
+            return _with_paths(submission, pack, None), Environment("auto")
+        raise UserError(
+            f"resources.pack: {problem}; to go on with the environment as it is now: --set resources.pack=none"
+        )
     return _with_paths(submission, pack, requirements), Environment(is_kept=True)
+
+
+def _why_not_kept(submission: Submission, job_dir: Path) -> str | None:
+    """Why a job cannot go on with the packs that it had, or None. Reads them whole."""
+    packs, installation = _packs_of(job_dir), submission.installation
+    if not packs:
+        return f"{job_dir / PACKS_FILE}, which the job had, is gone"
+    for path, sha256 in packs.items():
+        try:
+            if sha256_of(path) != sha256:
+                return f"{path} is another file than the one that the job had"
+        except OSError as error:
+            return f"{path}, which the job had, cannot be read: {error.strerror}"
+    code = read_manifest(next(iter(packs))).code
+    if installation is not None and code != installation.fingerprint:
+        return f"the pack that the job had has another hpc_train ({code[:8]}) than {installation}"
+    return None
 
 
 def _with_paths(submission: Submission, pack: str, requirements: Path | None) -> Submission:
@@ -128,45 +145,57 @@ def _with_paths(submission: Submission, pack: str, requirements: Path | None) ->
     return replace(submission, resources={**submission.resources, **named})
 
 
-def _packs_of(job_dir: Path) -> list[Path]:
+def _packs_of(job_dir: Path) -> dict[Path, str]:
+    """SHA-256 by path, first that of the environment."""
     try:
         text = read_bytes(job_dir / PACKS_FILE, MAX_LIST_BYTES).decode(errors="surrogateescape")
     except OSError:
-        return []
-    return [Path(line.partition("  ")[2]) for line in text.splitlines()]
+        return {}
+    lines = (line.partition("  ") for line in text.splitlines())
+    return {Path(path): sha256 for sha256, _, path in lines}
 
 
-def _checked_pack(wants: Resources, folder: Path, backend: str, report: ReportLine, same: str = "") -> str:
+def _checked_pack(submission: Submission, folder: Path, report: ReportLine, same: str = "") -> str:
     """`resources.pack` with an absolute path.
 
     Args:
         same: A pack that needs no further look.
     """
+    wants, installation = submission.wants, submission.installation
     if wants.pack == "none":
         return "none"
-    if backend == "local":
+    if submission.backend == "local":
         report("resources.pack: is not used: on this machine ranks start from the environment itself")
         return "none"
     if wants.pack == "auto":
+        here = this_installation()
+        if same != "auto" and installation is not None and installation.fingerprint != here.fingerprint:
+            raise UserError(
+                f"resources.pack: auto makes a pack of {here}, and the job goes on with {installation}; give its pack, "
+                "or take --with-this-version"
+            )
         return "auto"
     path = Path(os.path.normpath(folder / wants.pack))
     if str(path) == same:
         return same
-    if problems := unfit(read_manifest(path)):
+    if problems := unfit(read_manifest(path), installation or this_installation()):
         raise UserError("\n".join(f"resources.pack: {path}: {problem}" for problem in problems))
     return str(path)
 
 
-def unfit(manifest: Manifest) -> list[str]:
-    """Why a job that is submitted from here cannot start from a pack: another hpc_train or Python.
+def unfit(manifest: Manifest, here: Installation) -> list[str]:
+    """Why a job that runs the hpc_train `here` cannot start from a pack: another hpc_train or Python.
 
     What the nodes are like is known there alone: slurm/pack.sh looks before it unpacks.
     """
-    here = this_installation()
     again = "make it again with this one, or submit with the environment that it was made of"
     problems = []
     if manifest.hpc_train != here.version:
         problems.append(f"has hpc_train {manifest.hpc_train}, and this is {here.version}: {again}")
+    elif manifest.code != here.fingerprint:
+        problems.append(
+            f"has other code of hpc_train ({manifest.code[:8]}) than this ({here.fingerprint[:8]}): {again}"
+        )
     if manifest.python.split(".")[:2] != here.python_version.split(".")[:2]:
         problems.append(f"has Python {manifest.python}, and this is {here.python_version}: {again}")
     return problems

@@ -17,6 +17,7 @@ from hpc_train.files import open_to_read, read_bytes, replacement
 from hpc_train.packs.contents import ENV, Member, folders_of, members_of, outside_of
 from hpc_train.packs.interpreter import Interpreter, interpreter_of
 from hpc_train.packs.manifest import FORMAT, NAME, Manifest
+from hpc_train.packs.package_code import fingerprint_of
 from hpc_train.packs.relocation import MAX_SCRIPT_BYTES, script_of
 
 CHUNK_BYTES = 1 << 20
@@ -60,6 +61,8 @@ def plan_pack(venv: Path, report: Callable[[str], None]) -> Planned:
     members = members_of(interpreter)
     known = hashlib.sha256(f"{FORMAT} {interpreter.python} {interpreter.prefix}\n".encode())
     for one in members:
+        if one.name.endswith(".pyc"):  # a start adds some, and the pack need not have all
+            continue
         fields = (one.name, one.link, one.size, one.mtime, one.executable)
         known.update(repr(fields).encode(errors="surrogateescape"))
     manifest = Manifest(
@@ -73,6 +76,7 @@ def plan_pack(venv: Path, report: Callable[[str], None]) -> Planned:
         files=len(members),
         bytes=sum(one.size for one in members),
         contents=known.hexdigest(),
+        code=fingerprint_of(Path(str(interpreter.package))),
     )
     return Planned(interpreter, members, manifest)
 

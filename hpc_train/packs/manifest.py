@@ -30,7 +30,8 @@ class Manifest:
         machine, libc: The nodes are to be such machines, with this C library or a newer one.
         prefix: Where the environment lay.
         files, bytes: What is unpacked.
-        contents: SHA-256 of names, sizes and times of all members.
+        contents: SHA-256 of names, sizes and times of all members but what Python compiles.
+        code: The fingerprint of the hpc_train in it.
     """
 
     format: Annotated[int, Field(strict=True)]
@@ -43,6 +44,7 @@ class Manifest:
     files: Annotated[int, Field(ge=0, strict=True)]
     bytes: Annotated[int, Field(ge=0, strict=True)]
     contents: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    code: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
     def to_json(self) -> dict[str, Any]:
         """As `read_manifest` reads it."""

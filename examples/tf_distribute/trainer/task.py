@@ -30,7 +30,7 @@ def main() -> int:
     args = parser.parse_args()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, role, index = resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id
-    if "ps" in cluster and role != "chief":
+    if "ps" in cluster and role in ("ps", "worker"):
         tf.distribute.Server(resolver.cluster_spec(), job_name=role, task_index=index).join()  # the job ends it
     asked: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(3))

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.config.cluster import cluster_in
@@ -35,7 +36,8 @@ def run_member(word: str, job_dir: Path, program: Sequence[str], env: Mapping[st
     """Runs `python program…` as this rank's member of the cluster, and returns its exit code.
 
     Where the cluster has parameter servers, they and the workers are ended, with code 0, once the chief has ended with
-    0; they are not asked to stop, so that the chief can save with them. All other signals reach the program.
+    0. They and an evaluator are not asked to stop (SIGUSR1), so that the chief can save: the launcher ends all ranks
+    with the first that leaves. All other signals reach the program.
 
     Args:
         word: The cluster, as `words_of` writes it. job_dir: On a file system that all ranks see.
@@ -53,50 +55,71 @@ def run_member(word: str, job_dir: Path, program: Sequence[str], env: Mapping[st
         raise UserError("cluster: ranks find one another in a job of hpc-train submit; start it by that")
     rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdecimal()), 0) if place.launched else 0
     own = everyone[rank]
-    asked: list[int] = []
-    handlers = {number: signal.signal(number, lambda got, _: asked.append(got)) for number in _PASSED_ON}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     meeting = Rendezvous(job_dir, run, rank, len(everyone))
     with meeting.open():  # nobody else takes the port before all have met
         try:
-            addresses = meeting.addresses(is_over=lambda: bool(asked))
+            addresses = meeting.addresses(is_over=lambda: _asked() is not None)
         except UserError:
-            if asked:
-                return STOP_CODES.get(signal.Signals(asked[0]).name, 128 + asked[0])
-            raise
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    server = is_server(own, cluster)
-    code = _run(program, {**env, "TF_CONFIG": tf_config(cluster, addresses, rank)}, meeting if server else None)
+            if _asked() is None:
+                raise
+    if (number := _asked()) is not None:
+        return STOP_CODES.get(number.name, 128 + number)
+    told = {**env, "TF_CONFIG": tf_config(cluster, addresses, rank)}
+    code = _Program(program, told, mask, stops=own.role in ("chief", "worker") and not is_server(own, cluster)).run(
+        meeting if is_server(own, cluster) else None
+    )
     if own.role == "chief" and code == 0:
         meeting.end()
     return code
 
 
-def _run(program: Sequence[str], env: Mapping[str, str], ends_with: Rendezvous | None) -> int:
-    """The program's exit code, 128 + n after signal n; 0 for a server that has ended with the chief."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    parent = os.getpid()
+def _asked() -> signal.Signals | None:
+    """The signal that has come, while they are blocked; None: none has."""
+    return next((signal.Signals(number) for number in sorted(signal.sigpending()) if number in _PASSED_ON), None)
 
-    def begin() -> None:
-        os.setpgid(0, 0)  # a signal to the group of this process reaches the program through it, once
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    process = subprocess.Popen([sys.executable, *program], env=env, preexec_fn=begin)
-    ended = 0.0
-    while (code := process.poll()) is None:
-        got = signal.sigtimedwait(_WATCHED, LOOK_SECS)
-        if got is not None and got.si_signo in _PASSED_ON:
-            if ends_with is None or got.si_signo != signal.SIGUSR1:
-                process.send_signal(got.si_signo)
-        elif got is None and ends_with is not None and ends_with.has_ended:
-            if not ended:
-                ended = time.monotonic()
-                process.terminate()
-            elif time.monotonic() - ended > KILL_SECS:
-                process.kill()
-    if ended or (code != 0 and ends_with is not None and ends_with.has_ended):
-        return 0
-    return 128 - code if code < 0 else code
+@dataclass(frozen=True)
+class _Program:
+    """The program of a member, a child of this process.
+
+    Attributes:
+        mask: Of signals, as it was. stops: Whether it is told of SIGUSR1; else it ignores that from its start on, in
+            case the launcher sends it to all processes.
+    """
+
+    words: Sequence[str]
+    env: Mapping[str, str]
+    mask: set[int]
+    stops: bool
+
+    def run(self, ends_with: Rendezvous | None) -> int:
+        """Its exit code, 128 + n after signal n; 0 for a server that has ended with the chief."""
+        process = subprocess.Popen([sys.executable, *self.words], env=self.env, preexec_fn=self._begin(os.getpid()))
+        ended = 0.0
+        while (code := process.poll()) is None:
+            got = signal.sigtimedwait(_WATCHED, LOOK_SECS)
+            if got is not None and got.si_signo in _PASSED_ON:
+                if self.stops or got.si_signo != signal.SIGUSR1:
+                    process.send_signal(got.si_signo)
+            elif got is None and ends_with is not None and ends_with.has_ended:
+                if not ended:
+                    ended = time.monotonic()
+                    process.terminate()
+                elif time.monotonic() - ended > KILL_SECS:
+                    process.kill()
+        if ended or (code != 0 and ends_with is not None and ends_with.has_ended):
+            return 0
+        return 128 - code if code < 0 else code
+
+    def _begin(self, parent: int) -> Callable[[], None]:
+        def begin() -> None:
+            os.setpgid(0, 0)  # a signal to the group of the parent reaches the program through it, once
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if not self.stops:
+                signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+        return begin

@@ -84,7 +84,10 @@ class Rendezvous:
         found: dict[int, tuple[str, int]] = {}
         while len(found) < self.size:
             # A listing asks the file server anew, while a file that was not there may be "not there" for seconds.
-            names = {path.name for path in self._folder.iterdir()}
+            try:
+                names = {path.name for path in self._folder.iterdir()}
+            except OSError as error:
+                raise UserError(f"{self._folder}: cannot be read: {error.strerror}") from None
             for rank in range(self.size):
                 if rank not in found and f"rank-{rank}.json" in names:
                     found[rank] = _address_in(self._folder / f"rank-{rank}.json")
@@ -101,8 +104,14 @@ class Rendezvous:
 
     def end(self) -> None:
         """The chief's program has ended well, and with it the cluster."""
-        with suppress(FileExistsError):
+        try:
             os.close(create(self._folder / _DONE))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise UserError(
+                f"{error.filename}: cannot be written: {error.strerror}; the others are not ended"
+            ) from None
 
     @property
     def has_ended(self) -> bool:

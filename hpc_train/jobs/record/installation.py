@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,9 @@ from hpc_train.errors import UserError
 from hpc_train.files import create, read_bytes, unforeseen
 from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobdir.paths import INSTALLATION
+from hpc_train.packs.package_code import MAX_FILE_BYTES, add_file, files_of, fingerprint_of, version_of
 
-MAX_FILES, MAX_FILE_BYTES = 10_000, 16 << 20
-"""Of the package; it has 700 files, none of a MiB."""
 PACKAGE = Path(__file__).parents[2]
-_VERSION = re.compile(r"^__version__ = [\"']([\w.+-]{1,64})[\"']", re.MULTILINE)
 
 
 def _path(value: Any) -> str:
@@ -95,28 +92,6 @@ def this_installation() -> Installation:
     )
 
 
-def fingerprint_of(package: Path) -> str:
-    """The fingerprint of the files in `package`, but for those that Python compiles.
-
-    Raises:
-        OSError: One cannot be read, or there are too many.
-    """
-    digest = hashlib.sha256()
-    for name in _files(package):
-        _add(digest, name, read_bytes(package / name, MAX_FILE_BYTES, follow=True))
-    return digest.hexdigest()[:32]
-
-
-def version_of(package: Path) -> str | None:
-    """The version that the package in this folder says it is; None where there is none."""
-    with suppress(OSError):
-        found = _VERSION.search(
-            read_bytes(package / "__init__.py", MAX_FILE_BYTES, follow=True).decode("utf-8", "replace")
-        )
-        return found[1] if found else None
-    return None
-
-
 def copy_code(installation: Installation, job_dir: Path) -> None:
     """Copies the package into `job_dir`, for this user alone; it is there whole or not at all. Nothing where it is.
 
@@ -136,9 +111,9 @@ def copy_code(installation: Installation, job_dir: Path) -> None:
     temporary, digest = unforeseen(target), hashlib.sha256()
     try:
         make_new_folder(temporary, 0o700)
-        for name in _files(source := Path(installation.package)):
+        for name in files_of(source := Path(installation.package)):
             content = read_bytes(source / name, MAX_FILE_BYTES, follow=True)
-            _add(digest, name, content)
+            add_file(digest, name, content)
             copy = temporary / source.name / name
             make_folder(copy.parent, 0o700, top=temporary)
             with os.fdopen(create(copy, 0o600), "wb") as file:
@@ -174,24 +149,3 @@ def remedy(job_dir: Path) -> str:
     """What to do about it, as the end of a sentence."""
     resume = f"hpc-train resume {shlex.quote(str(job_dir))} --with-this-version"
     return f"install it again, or go on with another version: {resume}"
-
-
-def _files(package: Path) -> Iterator[str]:
-    """The package's files by their paths in it, in one order everywhere."""
-    count = 0
-    for folder, folders, files in os.walk(package, followlinks=True, onerror=_raise):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            count += 1
-            if count > MAX_FILES:
-                raise OSError(0, f"has more than {MAX_FILES} files", str(package))
-            yield os.path.relpath(f"{folder}/{name}", package)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _add(digest: Any, name: str, content: bytes) -> None:
-    digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape"))
-    digest.update(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import PACKS_FILE
 from hpc_train.jobs import environment
 from hpc_train.jobs.environment import Environment, with_environment, with_environment_again
+from hpc_train.jobs.record.installation import Installation, this_installation
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.packs.manifest import Manifest
 from tests.unit.jobs.submissions import a_submission
@@ -42,9 +44,9 @@ def test_a_job_without_them_pays_nothing(tmp_path: Path, lines: list[Path]) -> N
 def test_paths_are_those_of_the_job_files_folder(
     tmp_path: Path, lines: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = Manifest(1, "0.1.0", "3.11.7", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64)
+    manifest = Manifest(1, "0.1.0", "3.11.7", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64, "a" * 32)
     monkeypatch.setattr(environment, "read_manifest", lambda path: manifest)
-    monkeypatch.setattr(environment, "unfit", lambda found: ["has Python 2.7"] if found.python == "2.7.1" else [])
+    monkeypatch.setattr(environment, "unfit", lambda found, here: ["has Python 2.7"] if found.python == "2.7.1" else [])
     submission = submission_of(tmp_path, pack="../p.tar", requirements="r.txt")
     found, made = with_environment(submission, print)
     pack, file = str(tmp_path.parent / "p.tar"), tmp_path / "r.txt"
@@ -54,7 +56,7 @@ def test_paths_are_those_of_the_job_files_folder(
     job_dir = tmp_path / "job-dir"
     job_dir.mkdir()
     (tmp_path.parent / "p.tar").touch()
-    (job_dir / PACKS_FILE).write_text(f"{'0' * 64}  {pack}\n")
+    (job_dir / PACKS_FILE).write_text(f"{hashlib.sha256().hexdigest()}  {pack}\n")
     again = submission_of(tmp_path, pack="../p.tar", requirements="r.txt")
     resumed, made = with_environment_again(again, found, job_dir, print)
     assert (resumed.wants, made) == (found.wants, Environment(is_kept=True))
@@ -63,8 +65,11 @@ def test_paths_are_those_of_the_job_files_folder(
         with_environment_again(submission_of(tmp_path, pack="../p.tar"), found, job_dir, print)
     with pytest.raises(UserError, match=r"resources\.pack: stays what it was"):
         with_environment_again(submission_of(tmp_path, requirements="r.txt"), found, job_dir, print)
+    (tmp_path.parent / "p.tar").write_text("another")
+    with pytest.raises(UserError, match="is another file than the one that the job had"):
+        with_environment_again(again, found, job_dir, print)
     (tmp_path.parent / "p.tar").unlink()
-    with pytest.raises(UserError, match="which the job had, is gone"):
+    with pytest.raises(UserError, match="which the job had, cannot be read"):
         with_environment_again(again, found, job_dir, print)
     (job_dir / PACKS_FILE).unlink()
     os.mkfifo(job_dir / PACKS_FILE)
@@ -83,13 +88,29 @@ def test_the_local_queue_starts_from_the_environment_itself(tmp_path: Path, line
     assert said == ["resources.pack: is not used: on this machine ranks start from the environment itself"]
 
 
-def test_a_pack_of_another_python_or_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Here:
-        version, python_version = "0.1.0", "3.11.7"
-
-    monkeypatch.setattr(environment, "this_installation", Here)
-    manifest = Manifest(1, "0.1.0", "3.11.2", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64)
-    assert environment.unfit(manifest) == []
-    first, second = environment.unfit(replace(manifest, hpc_train="0.2.0", python="3.12.7"))
+def test_a_pack_of_another_python_or_version_is_refused() -> None:
+    here = Installation("/v/bin/python", "3.11.7", "0.1.0", "/v/hpc_train", "a" * 32, copied=False)
+    manifest = Manifest(1, "0.1.0", "3.11.2", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64, "a" * 32)
+    assert environment.unfit(manifest, here) == []
+    first, second = environment.unfit(replace(manifest, hpc_train="0.2.0", python="3.12.7"), here)
     assert first.startswith("has hpc_train 0.2.0, and this is 0.1.0: make it again")
     assert second.startswith("has Python 3.12.7, and this is 3.11.7: ")
+    (other,) = environment.unfit(replace(manifest, code="b" * 32), here)
+    assert other.startswith("has other code of hpc_train (bbbbbbbb) than this (aaaaaaaa): make it again")
+
+
+def test_a_job_that_takes_this_version_has_a_pack_of_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest(1, "0.1.0", "3.11.7", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64, "a" * 32)
+    monkeypatch.setattr(environment, "read_manifest", lambda path: manifest)
+    pack, job_dir = tmp_path / "p.tar", tmp_path / "job-dir"
+    job_dir.mkdir()
+    pack.touch()
+    (job_dir / PACKS_FILE).write_text(f"{hashlib.sha256().hexdigest()}  {pack}\n")
+    had = replace(submission_of(tmp_path, pack="auto"), installation=this_installation())
+    said: list[str] = []
+    assert with_environment_again(had, had, job_dir, said.append)[1] == Environment("auto")
+    assert "has another hpc_train (aaaaaaaa) than" in said[0] and said[0].endswith("a new one is made")
+    kept = replace(had, installation=replace(this_installation(), fingerprint="a" * 32))
+    assert with_environment_again(kept, kept, job_dir, print)[1] == Environment(is_kept=True)
+    with pytest.raises(UserError, match=r"auto makes a pack of .* and the job goes on with"):
+        with_environment_again(kept, replace(kept, resources={**kept.resources, "pack": "none"}), job_dir, print)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -156,11 +157,7 @@ def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[st
     is enough that one of them can run the job, as for Slurm.
     """
     if resources.roles:
-        return [
-            f"{role}: {what}"
-            for role, one in zip(resources.roles, resources.components, strict=True)
-            for what in shortfalls(one, partitions)
-        ]
+        return _of_roles(resources, partitions)
     names = [name for name in (resources.partition or "").split(",") if name]
     known = {partition.name: partition for partition in partitions}
     listed = ", ".join(known) or "none"
@@ -178,6 +175,24 @@ def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[st
     return [
         f"{what}; {', or '.join(filter(None, [change, instead]))}" for problems in lacking for what, change in problems
     ]
+
+
+def _of_roles(resources: Resources, partitions: Sequence[Partition]) -> list[str]:
+    """What the cluster cannot give of each role, or of all together."""
+    found = [
+        f"{role}: {what}"
+        for role, one in zip(resources.roles, resources.components, strict=True)
+        for what in shortfalls(one, partitions)
+    ]
+    if found:
+        return found
+    wanted = Counter(name for one in resources.components for name in [one.partition] * one.nodes)
+    for partition in partitions:
+        nodes = wanted[partition.name] + (wanted[None] if partition.default else 0)
+        if nodes > partition.nodes:
+            there = f"partition {partition.name!r} has {counted(partition.nodes, 'node')}"
+            found.append(f"{', '.join(resources.roles)}: {nodes} nodes wanted together, but {there}; ask for fewer")
+    return found
 
 
 def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ class SlurmScheduler(Scheduler):
         found = submission.installation
         python = Path(sys.executable if found is None else found.python)
         body, pack = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh"))
-        if submission.wants.roles:
+        if len(submission.wants.components) > 1:
             body = on_all_components((SCRIPTS / "het.sh").read_text(), SCRIPTS) + body
         return render(submission, job_dir, python, body, pack)
 

@@ -135,7 +135,8 @@ def on_all_components(het: str, folder: Path) -> str:
     Args:
         het: The text of slurm/het.sh. folder: In which it and its like are.
     """
-    fail = 'fail() {\n    echo "hpc-train: $1" >&2\n    exit 2\n}'
+    end = 'timeout 60 hpc-train record-end --code 2 "${record[@]}" ${program:+--program} || true'
+    fail = f'fail() {{\n    echo "hpc-train: $1" >&2\n    {end}\n    exit 2\n}}'
     return f"{fail}\nhet_dir={shlex.quote(str(folder))}\n{het}\n"
 
 

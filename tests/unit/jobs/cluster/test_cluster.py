@@ -93,9 +93,10 @@ SERVER = """
 import os, signal, sys, time
 from pathlib import Path
 role = __import__("json").loads(os.environ["TF_CONFIG"])["task"]["type"]
-Path(sys.argv[1], role).write_text(str(os.getpid()))
 if role == "chief":
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
+Path(sys.argv[1], "." + role).write_text(str(os.getpid()))
+Path(sys.argv[1], "." + role).rename(Path(sys.argv[1], role))
 while role != "chief" or not Path(sys.argv[1], "go").exists():
     time.sleep(0.02)
 """

@@ -342,3 +342,20 @@ def test_nodes_that_are_down_count(partitions: list[Partition], resources: Resou
 
 def _usable(group: NodeGroup) -> NodeGroup:
     return NodeGroup(group.count, group.cores, group.memory, group.gpus, group.features, True)
+
+
+def test_roles_are_looked_at_one_by_one_and_together() -> None:
+    text = "cpu*|up|infinite|1-infinite|3|8|16000|(null)|(null)|idle\n"
+    text += "gpu|up|infinite|1-infinite|2|8|16000|gpu:4|(null)|idle"
+    partitions = parse_sinfo(text)
+
+    def lacking(**roles: dict[str, object]) -> list[str]:
+        return shortfalls(Resources(tier="T", **roles), partitions)
+
+    assert lacking(chief={}, workers={"nodes": 2}) == []
+    assert lacking(parameter_servers={"nodes": 3}, workers={"nodes": 2, "partition": "gpu", "gpus_per_node": 4}) == []
+    assert lacking(chief={}, workers={"nodes": 3}) == [
+        "chief, workers: 4 nodes wanted together, but partition 'cpu' has 3 nodes; ask for fewer"
+    ]
+    (one,) = lacking(chief={"gpus_per_node": 1}, workers={"partition": "gpu"})
+    assert one.startswith("chief: gpus_per_node: 1 GPU wanted on each node, but nodes of partition 'cpu' have none")
