@@ -23,7 +23,7 @@ wheelhouse:  ## gather the wheels that .venv was made of in WHEELHOUSE=DIR, for 
 	@.venv/bin/python -m pip freeze --all --exclude-editable >"$(HOUSE)/requirements.txt"
 	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" --requirement "$(HOUSE)/requirements.txt" .
 	@.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$(HOUSE)" 'setuptools>=68,<82' # to build with
-	@cp -R "$${HPC_TRAIN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hpc_train}/." "$(HOUSE)/built"
+	@if cd "$${HPC_TRAIN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hpc_train}" 2>/dev/null; then tar --exclude=./packs -cf - . | tar -C "$(HOUSE)/built" -xf -; fi
 	@echo "$(HOUSE): $$(ls "$(HOUSE)" | grep -c '[.]whl$$') wheels, $$(du -sh "$(HOUSE)" | cut -f1)"
 
 demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the data, STRATEGY=async the other way)
