@@ -23,6 +23,7 @@ PIP_SECS = 1800
 MAX_REPORT_BYTES = 256 << 20
 MAX_LINES = 8
 _NORMAL = re.compile(r"[-_.]+")
+_SOURCE = re.compile(r"(-i|-f|--(index-url|extra-index-url|no-index|find-links|trusted-host))\b")
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color")
 
 
@@ -63,7 +64,7 @@ def install_requirements(python: Path, lines: Sequence[str], folder: Path, requi
     """
     with tempfile.TemporaryDirectory(prefix="hpc_train-requirements-") as temporary:
         exact = Path(temporary) / "requirements.txt"
-        replace_text(exact, "".join(f"{line}\n" for line in lines), to_disk=False)
+        replace_text(exact, "".join(f"{line}\n" for line in [*_sources(requirements), *lines]), to_disk=False)
         words = ("--no-deps", "--target", str(folder), "-r", str(exact))
         _pip(python, ("install", *_QUIET, *words), requirements.parent, requirements)
 
@@ -114,4 +115,12 @@ def _line(found: dict[str, Any]) -> str:
     if "vcs_info" in where:
         return f"{name} @ {where['vcs_info']['vcs']}+{url}@{where['vcs_info']['commit_id']}"
     hashes = where.get("archive_info", {}).get("hashes", {})
-    return f"{name} @ {url}" + (f" --hash=sha256:{hashes['sha256']}" if "sha256" in hashes else "")
+    # Not by --hash, with which pip wants one of each, and folders and commits have none.
+    check = f"{'&' if '#' in url else '#'}sha256={hashes['sha256']}" if "sha256" in hashes else ""
+    return f"{name} @ {url}{check}"
+
+
+def _sources(requirements: Path) -> list[str]:
+    """The lines of a pip file that say where packages are looked for: what is built needs others."""
+    text = read_bytes(requirements, MAX_REPORT_BYTES, follow=True).decode("utf-8", "replace")
+    return [line.strip() for line in text.splitlines() if _SOURCE.match(line.strip())]
