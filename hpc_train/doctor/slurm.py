@@ -16,6 +16,7 @@ _COMMANDS = {
     "ping": ["scontrol", "ping"],
     "partitions": ["sinfo", "--noheader", "--format=%P|%a|%D|%l"],
     "pmi": ["srun", "--mpi=list"],
+    "pmix": ["srun", "--mpi=pmix", "--test-only", "--ntasks=1", "true"],  # loads the plug-in, and asks for no job
 }
 _HINTS = (
     (
@@ -54,7 +55,7 @@ class SlurmProbe:
         slurm = slurm_finding(outcomes["version"], outcomes["ping"])
         if slurm.result != "ok":
             return [slurm]
-        return [slurm, partitions_finding(outcomes["partitions"]), pmi_finding(outcomes["pmi"])]
+        return [slurm, partitions_finding(outcomes["partitions"]), pmi_finding(outcomes["pmi"], outcomes["pmix"])]
 
 
 def slurm_finding(version: Outcome, ping: Outcome) -> Finding:
@@ -102,15 +103,22 @@ def partitions_finding(outcome: Outcome) -> Finding:
     return Finding("partitions", "ok", ", ".join(shown) + (f" and {more} more" if more else ""))
 
 
-def pmi_finding(outcome: Outcome) -> Finding:
-    """Which kinds of MPI srun can start by itself. Pure; `outcome` of srun."""
+def pmi_finding(outcome: Outcome, loading: Outcome) -> Finding:
+    """Which kinds of MPI srun can start by itself, and whether jobs may say so. Pure.
+
+    Args:
+        outcome: Of `srun --mpi=list`. loading: of an srun that loads the plug-in for PMIx.
+    """
     kinds = parse_mpi_kinds(outcome.out + outcome.err)
     if outcome.failure or not kinds:
         return Finding("PMI", "warning", outcome.failure or "srun names no MPI types", "start ranks with mpirun")
     found = f"srun knows {', '.join(kinds)}"
-    if any(kind.startswith("pmix") for kind in kinds):
-        return Finding("PMI", "ok", found)
-    return Finding("PMI", "ok", f"{found}, but not pmix: start Open MPI's ranks with mpirun, as slurm/*.sh do")
+    if not any(kind.startswith("pmix") for kind in kinds):
+        return Finding("PMI", "ok", f"{found}, but not pmix: Open MPI's ranks want resources.launcher: mpirun")
+    if re.search("can not load PMIx|Invalid MPI type", loading.out + loading.err):
+        advice = "leave resources.launcher at mpirun, or have PMIx's library installed (Debian: libpmix-dev)"
+        return Finding("PMI", "warning", f"{found}, but the plug-in for pmix cannot be loaded", advice)
+    return Finding("PMI", "ok", f"{found}: resources.launcher may be srun")
 
 
 def parse_mpi_kinds(text: str) -> list[str]:

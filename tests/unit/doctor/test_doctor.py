@@ -415,9 +415,13 @@ def test_what_srun_can_start(text: str, kinds: list[str]) -> None:
 
 
 def test_pmi() -> None:
-    assert pmi_finding(Outcome(0, "MPI plugin types are...\n\tpmix\n")).found == "srun knows pmix"
-    assert "mpirun" in pmi_finding(Outcome(0, "", "srun: MPI types are...\nsrun: pmi2\n")).found
-    assert pmi_finding(Outcome(1, failure="srun: fatal: oh")).result == "warning"
+    pmix, loads = Outcome(0, "MPI plugin types are...\n\tpmix\n"), Outcome(0, "", "srun: Job 1 to start at …\n")
+    assert pmi_finding(pmix, loads).found == "srun knows pmix: resources.launcher may be srun"
+    text = "srun: error:  mpi/pmix_v4: init: (null) [0]: mpi_pmix.c:195: pmi/pmix: can not load PMIx library\n"
+    found = pmi_finding(pmix, Outcome(1, "", text + "srun: error: Invalid MPI type 'pmix', --mpi=list for …\n", "1"))
+    assert (found.result, "libpmix-dev" in str(found.advice)) == ("warning", True)
+    assert "mpirun" in pmi_finding(Outcome(0, "", "srun: MPI types are...\nsrun: pmi2\n"), loads).found
+    assert pmi_finding(Outcome(1, failure="srun: fatal: oh"), loads).result == "warning"
 
 
 # ---- the file system of a job-dir
