@@ -82,7 +82,7 @@ def test_a_batch_script_reads_them_from_a_file_of_their_own(tmp_path: Path) -> N
     settings = (f"resources.environment.API_KEY={FIRST}", "train.max_steps=3")
     submission = a_submission(kind="model", backend="slurm", resources=wants, settings=settings)
 
-    script = render(submission, tmp_path, Path("/usr/bin/python3"), "true\n")
+    script = render(submission, tmp_path, Path("/usr/bin/python3"), "true\n", "")
     submission.save(tmp_path)
     submission.save_secrets(tmp_path)
 

@@ -81,6 +81,8 @@ def test_a_job_that_is_queued_runs(tmp_path: Path, redirection: str) -> None:
     assert json.loads((job.job_dir / "submission.json").read_text())["job_id"] == "1"
     assert [line for line in job.logs() if not line.startswith("hpc-train: ")] == ["begins", "ends"]
     for path in (path for top in ("state", "runs") for path in (tmp_path / top).rglob("*") if path.is_file()):
+        if "installation" in path.parts:  # the code that prints it
+            continue
         assert b"next: hpc-train" not in path.read_bytes(), f"{path} got what is printed"
 
 

@@ -61,6 +61,10 @@ SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
 default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
 mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
+NO_START = (
+    "Open MPI could not start on a host, as it says above: its folder there (TMPDIR, or /tmp) has to exist, with room, "
+    "and to be writable"
+)
 _CARRIED = (
     "HPC_TRAIN_",
     "HOROVOD_",
@@ -290,10 +294,14 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     writer = threading.Thread(target=pump, args=(read_end, output, sys.stderr.fileno()), daemon=True)
     writer.start()
     asked = killed = 0.0
+    gave_up = False
     times = 0
     while not has_ended(process.pid):
         now = time.monotonic()
-        if at_once.is_set():
+        if output.cannot_start and not at_once.is_set():
+            gave_up = True
+            at_once.set()
+        elif at_once.is_set():
             if not killed:
                 killed = now
                 process.terminate()
@@ -312,7 +320,11 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     status, end, rank = read_status(job_dir), output.end, output.end.rank if output.end else None
     fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
     reported = output.reported or (fresh and status.get("state") != "running")
-    if killed:
+    if gave_up:
+        at_once.clear()
+        code, why, reported = EXIT_FAILED, NO_START, False
+        end = rank = None
+    elif killed:
         code, why, reported = EXIT_AT_ONCE, "interrupted twice: ended at once; what was saved before stays", False
         end = rank = None
     elif times and signals.received and code == EXIT_STOPPED:

@@ -30,6 +30,7 @@ _REMARK = re.compile(
 )
 _EXIT_STRING = re.compile(rb"WITH THE EXIT STRING: .*\(signal (\d+)\)")
 _FAILURE = re.compile(rb"rank \d+ failed:|hpc-train: error: |Traceback \(most recent call last\)")
+_NO_START = b"It looks like orte_init failed for some reason"
 _NOTICE_BYTES = 1 << 14
 
 
@@ -83,11 +84,14 @@ class MpirunOutput:
     Attributes:
         end: How the first rank to end did so, or None.
         reported: Whether a rank has reported a failure itself.
+        cannot_start: Whether a helper of mpirun's could not start on its host: Open MPI 4 then waits for ever.
     """
 
     def __init__(self) -> None:
         self.end: RankEnd | None = None
         self.reported = False
+        self.cannot_start = False
+        self._last = b""
         self._held = b""
 
     @property
@@ -128,6 +132,8 @@ class MpirunOutput:
     def _passed(self, text: bytes) -> bytes:
         if _FAILURE.search(text):
             self.reported = True
+        self._last = (self._last + text)[-2 * len(_NO_START) - len(text) :]
+        self.cannot_start = self.cannot_start or _NO_START in self._last
         if (found := _EXIT_STRING.search(text)) and self.end is not None:
             self.end = RankEnd(self.end.rank, self.end.host, signal=int(found[1]))
         return _REMARK.sub(b"", text)

@@ -51,3 +51,14 @@ def test_mpirun_has_a_folder_that_goes_unless_one_was_given(
     there, told = (tmp_path / "seen").read_text().split()
     assert (there, told) == ("ompi-*", "given") if given else told == str(tmp_path / there)
     assert not list(tmp_path.glob("ompi-*"))
+
+
+def test_an_mpirun_that_waits_for_a_helper_which_cannot_start_is_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    says = f"{'-' * 74}\nIt looks like orte_init failed for some reason; your parallel process is\n{'-' * 74}"
+    script = f"echo {shlex.quote(says)} >&2; exec sleep 36000"
+    start = Start(("bash", "-c", script), {}, tmp_path)
+    assert run_supervised(start, tmp_path, 1, StopSignals(), threading.Event()) == 1
+    said = capfd.readouterr().err
+    assert said.count("orte_init failed") == 2 and "could not start on a host" in said
