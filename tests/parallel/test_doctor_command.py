@@ -11,7 +11,7 @@ from tests.support import run_program
 
 CHECKS = [
     "Python", "TensorFlow", "Horovod", "MPI", "mpirun", "two ranks", "one-sided", "shared memory", "GPUs", "NCCL",
-    "energy", "Slurm", "job-dir", "locks", "write speed", "limits",
+    "energy", "Slurm", "site", "job-dir", "locks", "write speed", "limits",
 ]  # fmt: skip
 
 
