@@ -99,6 +99,10 @@ class Forecast:
         return median(abs(point.error) for point in self.checked) if self.checked else None
 
 
+LEAST_SHARE, MOST_SIGMA = 0.01, 2.0
+"""Of computing in a step, and of its spread: on a busy machine other things can take nearly all of a step."""
+
+
 def profile_of(alone: Record, served: bool = False) -> StepProfile:
     """What a step of one rank is made of, from the record of one that trained alone.
 
@@ -111,7 +115,7 @@ def profile_of(alone: Record, served: bool = False) -> StepProfile:
     share = float(shares.get("compute", 1.0))
     applied = float(shares.get("apply", 0.0)) if served else 0.0
     return StepProfile(
-        StepTimes(share * step, spread / share),
+        StepTimes(share * step, min(spread / max(share, LEAST_SHARE), MOST_SIGMA)),
         gradient_bytes=nbytes,
         examples=float(alone.value * step),
         fixed_secs=max(0.0, 1 - share - applied) * step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -373,3 +374,13 @@ def test_how_many_nodes_is_answered_or_is_no_success(tmp_path: Path, monkeypatch
     )
     assert scaling.main() == 1
     assert "no answer" in capsys.readouterr().err
+
+
+def test_a_step_that_is_nearly_all_waiting_has_a_spread_to_reckon_with() -> None:
+    link = Link(1e-5, 1e-10)
+    [curve] = curves_in(records_at(0.8))
+    config = curve.alone.config
+    config["shares"]["compute"] = 1e-9
+    config["step_secs"] |= {"0.25": 0.001, "0.5": 0.01, "0.75": 1.0}
+    found = forecast(curve, Network(link, link, 2, "one node", "one node"), wanted=0.5)
+    assert all(math.isfinite(point.efficiency) for _, points in found.curves for point in points)
