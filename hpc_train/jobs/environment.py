@@ -132,6 +132,8 @@ def _why_not_kept(submission: Submission, job_dir: Path) -> str | None:
         try:
             if sha256_of(path) != sha256:
                 return f"{path} is another file than the one that the job had"
+        except FileNotFoundError:
+            return f"{path}, which the job had, is gone"
         except OSError as error:
             return f"{path}, which the job had, cannot be read: {error.strerror}"
     code = read_manifest(next(iter(packs))).code

@@ -69,7 +69,7 @@ def test_paths_are_those_of_the_job_files_folder(
     with pytest.raises(UserError, match="is another file than the one that the job had"):
         with_environment_again(again, found, job_dir, print)
     (tmp_path.parent / "p.tar").unlink()
-    with pytest.raises(UserError, match="which the job had, cannot be read"):
+    with pytest.raises(UserError, match="which the job had, is gone"):
         with_environment_again(again, found, job_dir, print)
     (job_dir / PACKS_FILE).unlink()
     os.mkfifo(job_dir / PACKS_FILE)
