@@ -142,7 +142,7 @@ def test_what_is_no_pack(tmp_path: Path) -> None:
             read_manifest(path)
     good = {
         **{"format": 1, "hpc_train": "0.1.0", "python": "3.11.7", "machine": "x86_64", "libc": "2.36", "mpi": None},
-        **{"prefix": "/v", "files": 1, "bytes": 5, "contents": "0" * 64},
+        **{"prefix": "/v", "files": 1, "bytes": 5, "contents": "0" * 64, "code": "0" * 32},
     }
     for change, said in (
         ({"format": 2}, "is a pack of format 2"),
