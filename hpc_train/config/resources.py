@@ -82,6 +82,18 @@ def _path_in(path: str) -> str:
     return path
 
 
+def values_of_variables(values: Mapping[str, Any]) -> dict[str, str]:
+    """Variables by name, as a shell has them: `true` and numbers as their texts. Pure.
+
+    Raises:
+        ValueError: A value is none for a variable.
+    """
+    for name, value in values.items():
+        if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]", str(value)):
+            raise ValueError(f"{name}: its value is not allowed; allowed: text of one line, or a number")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Word = Annotated[str, Field(pattern=_WORD)]
 Bind = Literal["none", "core", "numa", "auto"]
@@ -139,16 +151,14 @@ class ResourceOptions(BaseModel):
     def _variables(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        for name, value in values.items():
+        for name in values:
             if not _VARIABLE.fullmatch(str(name)):
                 raise ValueError(f"{name!r} is not the name of a variable; allowed: letters, digits and underscores")
             if str(name).startswith("HPC_TRAIN_"):
                 raise ValueError(
                     f"{name}: variables that begin with HPC_TRAIN_ are set by hpc_train itself; leave it out"
                 )
-            if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]", str(value)):
-                raise ValueError(f"{name}: its value is not allowed; allowed: text of one line, or a number")
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+        return values_of_variables(values)
 
     @field_validator("sbatch")
     @classmethod

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
@@ -45,6 +46,11 @@ def launch_place(env: Mapping[str, str]) -> LaunchPlace:
         return LaunchPlace(False, 1, 0, 1)
     local_size = _first_int(env, _LOCAL_SIZE) or _slurm_tasks_here(env) or 1
     return LaunchPlace(True, size, _first_int(env, _LOCAL_RANK) or 0, max(1, local_size))
+
+
+def launched_rank(env: Mapping[str, str]) -> int:
+    """The rank that the launcher has given this process; 0 where it has given none."""
+    return _first_int(env, _RANK) or 0
 
 
 def _first_int(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -23,6 +23,7 @@ from hpc_train.distributed.world import Threads, World
 from hpc_train.errors import UserError
 from hpc_train.telemetry import units
 from hpc_train.telemetry.start_timeline import start_timeline
+from hpc_train.text import listed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -153,12 +154,7 @@ def _cpu_notes(told: Sequence[tuple[str, str]]) -> list[str]:
     by_note: dict[str, dict[str, None]] = {}
     for host, note in told:
         by_note.setdefault(note, {})[host] = None
-    return [f"{_some(list(hosts))}: {note}" for note, hosts in by_note.items()]
-
-
-def _some(nodes: Sequence[str]) -> str:
-    more = len(nodes) - NODES_NAMED
-    return ", ".join(nodes[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return [f"{listed(hosts, most=NODES_NAMED)}: {note}" for note, hosts in by_note.items()]
 
 
 def _notes(without_memory: Sequence[str]) -> list[str]:
@@ -166,10 +162,11 @@ def _notes(without_memory: Sequence[str]) -> list[str]:
     nodes = sorted(set(without_memory))
     if not nodes:
         return []
-    wanted = units.size(launch_env.MESSAGE_BYTES)
+    wanted, where = units.size(launch_env.MESSAGE_BYTES), listed(nodes, most=NODES_NAMED)
     return [
-        f"{launch_env.SHARED_FOLDER} has less than {wanted} free on {_some(nodes)}: ranks of one node exchange "
-        "messages over the network, which is slower; free some of it, or make it larger (docker run --shm-size=2g)"
+        f"{launch_env.SHARED_FOLDER} has less than {wanted} free on {where}: ranks of one node "
+        "exchange messages over the network, which is slower; free some of it, or make it larger (docker run "
+        "--shm-size=2g)"
     ]
 
 

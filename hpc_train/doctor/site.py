@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.config.resources import TIER_PATTERN, ResourceOptions, time_text
+from hpc_train.config.resources import TIER_PATTERN, time_text
 from hpc_train.data.staging.folder import REMOTE, type_of
 from hpc_train.doctor.slurm import parse_mpi_kinds
 from hpc_train.doctor.tools import Finding, Tools
@@ -107,7 +107,7 @@ def _defaults(found: Found) -> list[str]:
     if found.mpirun is not None:
         lines.append(f"# launcher: mpirun # {found.mpirun}; {known}")
     else:
-        mark = "" if pmix is not None and "launcher" in ResourceOptions.model_fields else "# "
+        mark = "" if pmix is not None else "# "
         lines.append(f"{mark}launcher: srun # no mpirun is on PATH; {known}")
     return lines
 

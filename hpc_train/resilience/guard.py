@@ -54,7 +54,7 @@ def stand_guard(env: Mapping[str, str]) -> None:
     if rank:
         _guard(rank, shared)
     os.setpgid(0, 0)  # signals to the guard's group reach the rank through the guard, once
-    _end_with(guard)
+    end_with(guard)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _shared = shared
 
@@ -76,11 +76,12 @@ def dispense(folder: Path, rank: int, ranks: int) -> None:
         _shared[0] = 1
 
 
-def _end_with(guard: int) -> None:
+def end_with(parent: int) -> None:
+    """From now on this process, a child of `parent`, is killed where that ends. Local."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != guard:
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

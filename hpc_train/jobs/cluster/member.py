@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.config.cluster import cluster_in
-from hpc_train.distributed.launch_env import launch_place
+from hpc_train.distributed.launch_env import launch_place, launched_rank
 from hpc_train.errors import UserError
 from hpc_train.jobs.cluster.rendezvous import Rendezvous
 from hpc_train.jobs.cluster.roles import is_server, members, tf_config
 from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.guard import end_with
 from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE
 from hpc_train.telemetry.status import REQUEUES_VARIABLE, RESTARTS_VARIABLE
 
@@ -25,11 +25,9 @@ LOOK_SECS = 1.0
 """How often a server looks whether the chief has ended."""
 KILL_SECS = 10.0
 """How long a server may take to end then."""
-_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _RUN = (LAUNCHED_VARIABLE, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", REQUEUES_VARIABLE, RESTARTS_VARIABLE)
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _WATCHED = (*_PASSED_ON, signal.SIGCHLD)
-_PR_SET_PDEATHSIG = 1
 
 
 def run_member(word: str, job_dir: Path, program: Sequence[str], env: Mapping[str, str]) -> int:
@@ -53,7 +51,7 @@ def run_member(word: str, job_dir: Path, program: Sequence[str], env: Mapping[st
     run = " ".join(env.get(name, "") for name in _RUN)
     if not run.strip():
         raise UserError("cluster: ranks find one another in a job of hpc-train submit; start it by that")
-    rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdecimal()), 0) if place.launched else 0
+    rank = launched_rank(env) if place.launched else 0
     own = everyone[rank]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     meeting = Rendezvous(job_dir, run, rank, len(everyone))
@@ -115,9 +113,7 @@ class _Program:
     def _begin(self, parent: int) -> Callable[[], None]:
         def begin() -> None:
             os.setpgid(0, 0)  # a signal to the group of the parent reaches the program through it, once
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGKILL)
+            end_with(parent)
             if not self.stops:
                 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)

@@ -20,7 +20,7 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.files import create, read_bytes, replace_text
 from hpc_train.folders import make_folder, remove_tree
-from hpc_train.text import visible
+from hpc_train.text import listed, visible
 
 FOLDER = "cluster"
 """In the job-dir."""
@@ -93,10 +93,9 @@ class Rendezvous:
                     found[rank] = _address_in(self._folder / f"rank-{rank}.json")
             if len(found) < self.size and (time.monotonic() > deadline or is_over()):
                 missing = [str(rank) for rank in range(self.size) if rank not in found]
-                shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if missing[8:] else "")
                 raise UserError(
-                    f"cluster: rank {shown} of {self.size} has not told its address within {wait_secs:.0f} s in "
-                    f"{self._folder}; all nodes have to see the job-dir"
+                    f"cluster: rank {listed(missing)} of {self.size} has not told its address within {wait_secs:.0f} s "
+                    f"in {self._folder}; all nodes have to see the job-dir"
                 )
             time.sleep(0 if len(found) == self.size else POLL_SECS)
         hosts = {host for host, _ in found.values()}

@@ -9,13 +9,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hpc_train.config.diagnostics import PATTERNS, Mistake, explain, mistake_at, mistakes_of_yaml, refuse
-from hpc_train.config.resources import CUSTOM, TIER_PATTERN, ResourceOptions
+from hpc_train.config.resources import CUSTOM, TIER_PATTERN, ResourceOptions, values_of_variables
 from hpc_train.config.validation import unknown_key
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
 
 MPI_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "UCX_", "FI_", "PSM2_", "MPICH_", "I_MPI_", "NCCL_", "HOROVOD_")
 """Beginnings of the variables that set up an MPI or NCCL and their network."""
+LONGEST_VALUE = 2048
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
 _FIELD = re.compile(r"\{[^}]*\}?|\}")
 
@@ -65,9 +66,9 @@ class SiteFile(TiersFile):
                     f"{name!r} is no variable of an MPI; allowed: names that begin with {begins}; others belong to "
                     "`defaults: {environment: …}`"
                 )
-            if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]|.{2049}", str(value)):
-                raise ValueError(f"{name}: its value is not allowed; allowed: text of one line, or a number")
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+            if len(str(value)) > LONGEST_VALUE:
+                raise ValueError(f"{name}: its value is not allowed; allowed: {LONGEST_VALUE:,} characters at most")
+        return values_of_variables(values)
 
 
 Kind = TypeVar("Kind", bound=TiersFile)
