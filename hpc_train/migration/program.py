@@ -129,7 +129,8 @@ def _parsed(path: Path, text: str, cells: tuple[tuple[int, int], ...]) -> ast.Mo
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of strange escapes in strings, which are the program's own affair
             tree = ast.parse(text)
-            compile(tree, str(path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)  # more of its mistakes
+            may_await = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if cells else 0  # as Jupyter lets cells
+            compile(tree, str(path), "exec", may_await, dont_inherit=True)  # more of its mistakes
     except SyntaxError as error:
         line = error.lineno or 1
         where = Program(path, ast.Module([], []), cells).place(line)
