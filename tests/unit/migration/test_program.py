@@ -33,7 +33,7 @@ def notebook(cells: list[object]) -> bytes:
         ("a.py", b"import os\nx = = 3\n", r"a\.py:2: is not Python: invalid syntax; correct this line first"),
         ("a.py", b"import os\nprint 'loss', x\n", r"a\.py:2: a print statement, which is Python 2; convert .*2to3"),
         ("a.py", b"try:\n    f()\nexcept IOError, e:\n    pass\n", r"a\.py:3: `except ERROR, name:`, which"),
-        ("a.py", b"import os\nx = await f()\n", r"a\.py:2: is not Python: 'await' outside function; correct this line first"),
+        ("a.py", b"import os\nx = await f()\n", r"a\.py:2: is not Python: 'await' outside function"),
         ("a.py", b"# \xe4\nx = 1\n", r"a\.py:1: is not UTF-8; save the file in that encoding"),
         ("a.py", b"x = 1\ny = '\xe4'\n", r"a\.py:2: is not UTF-8"),
         ("a.py", b"\x7fELF\0\0", r"a\.py: is binary, not text; name a Python program"),
