@@ -61,6 +61,8 @@ def map_fn(rows):
     Path(f"begun-{world.rank}").touch()
     while len(list(Path().glob("begun-*"))) < world.size:
         time.sleep(0.01)  # so that each rank has a block
+    while kind == "interrupt" and world.rank != rank and not Path("waiting").exists():
+        time.sleep(0.01)  # so that the chief has to wait for the others
     if world.rank == rank:
         if kind == "user":
             raise UserError("column x: what it holds is not allowed")
@@ -76,6 +78,7 @@ def merge(one, two):
 def join(thread, timeout=None):
     if thread.name == "hpc_train-dealer" and not calls[-1] is None:
         calls.append(None)
+        Path("waiting").touch()
         raise KeyboardInterrupt
     return real_join(thread, timeout)
 
