@@ -15,6 +15,7 @@
 #   HPC_TRAIN_SPARE_NODES    so many of the job's nodes stay idle until one is lost
 #   HPC_TRAIN_BIND           what ranks are bound to: none, core, numa or auto (the default); see docs/performance.md
 #   HPC_TRAIN_PACK           a file of hpc-train pack: each node unpacks it, and the ranks start from there
+#   HPC_TRAIN_CONTAINER      an image that the ranks run in, then folders to bind: image.sif,/scratch; see docs/containers.md
 #   HPC_TRAIN_WARNING_SECS   how long before the time limit --signal warns, if that is not the 120 s of the line below
 
 #SBATCH --job-name=hpc_train
@@ -108,6 +109,11 @@ HPC_TRAIN_OUTPUT=$(readlink "/proc/$$/fd/1") || HPC_TRAIN_OUTPUT=
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")
 printf -v HPC_TRAIN_COMMAND '%q ' "${again[@]}"
 export HPC_TRAIN_OUTPUT HPC_TRAIN_COMMAND
+if [[ -n ${HPC_TRAIN_CONTAINER:-} ]]; then
+    [[ -z ${HPC_TRAIN_PACK:-} ]] || fail "HPC_TRAIN_PACK is not for ranks in a container (HPC_TRAIN_CONTAINER): leave one out"
+    # shellcheck source=slurm/container.sh
+    source "$home/slurm/container.sh"
+fi
 if [[ -n ${SLURM_HET_SIZE:-} ]]; then
     het_dir=$home/slurm
     # shellcheck source=slurm/het.sh

@@ -1,4 +1,4 @@
-"""hpc-train record-begin, record-end and next-run: for slurm/ranks.sh, which asks what to do, and obeys."""
+"""hpc-train record-begin, record-end, next-run and in-container: for the scripts of slurm/, which ask, and obey."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import say
+from hpc_train.cli.terminal import complain, say, warn
 from hpc_train.errors import UserError
 from hpc_train.text import visible
 
@@ -107,6 +107,47 @@ def next_run(
     say(f"{' '.join((found.action, *found.nodes))}\n{visible(found.why)}")
 
 
+def in_container(
+    job_file: JobFile = None,
+    job_dir: JobDir = None,
+    submission: Submission = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", hidden=True)] = None,
+    launcher: Annotated[str, typer.Option(help="What starts the ranks.")] = "mpirun",
+    data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    log: Ignored = None,
+    debug_delay: Ignored = None,
+) -> None:
+    """Look into the job's container, and print the words that go before the command of each rank.
+
+    Each is followed by a NUL, and they by the exit code: 0, or that of the job, whose end is noted in the job-dir. With
+    --submission the container is that of the job, else that of HPC_TRAIN_CONTAINER.
+    """
+    from hpc_train.jobs.containers.job import container_from, of_submission, of_training
+    from hpc_train.jobs.containers.start import CONTAINER_VARIABLE, contained_command
+    from hpc_train.jobs.launch import record_end
+    from hpc_train.jobs.record.submission import read_submission
+    from hpc_train.outcome import EXIT_BAD_INPUT
+
+    folder, program, code = record_end.find_job_dir(job_file, job_dir, settings or []), False, 0
+    words: list[str] = []
+    try:
+        if submission is not None and folder is not None:
+            if (told := read_submission(folder)) is None:
+                raise UserError(f"{folder}: what was submitted cannot be read: submit the job again")
+            job, program = of_submission(told, folder), told.kind == "program"
+        elif job_file is not None and folder is not None:
+            given = container_from(os.environ.get(CONTAINER_VARIABLE, ""))
+            job = of_training(given, job_file, folder, settings or [], launcher == "mpirun", data_root)
+        else:
+            raise UserError(f"{CONTAINER_VARIABLE}: is for a job file whose job-dir is known: give --job-dir")
+        words = contained_command(job, os.environ, lambda line: warn(line))
+    except UserError as error:
+        complain(error)
+        code = record_end.record_end(folder, EXIT_BAD_INPUT, None, submission, program) or EXIT_BAD_INPUT
+    sys.stdout.buffer.write(b"".join(os.fsencode(word) + b"\0" for word in (*words, str(code))))
+    sys.stdout.buffer.flush()
+
+
 def _short(host: str) -> str:
     return host.partition(".")[0]
 
@@ -143,4 +184,5 @@ COMMANDS = (
     Command("next-run", next_run, hidden=True, settings=TOLERANT),
     Command("record-begin", record_begin, hidden=True, settings=TOLERANT),
     Command("record-end", record_end, hidden=True, settings=TOLERANT),
+    Command("in-container", in_container, hidden=True, settings=TOLERANT),
 )

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from hpc_train.config.container import ContainerKey
+
 TIER_PATTERN = r"^[A-Z][A-Z0-9_]{0,63}$"
 CUSTOM = "CUSTOM"
 """The tier that sets nothing: all comes from the job file."""
@@ -120,6 +122,7 @@ class ResourceOptions(BaseModel):
         bind: What ranks are bound to: cores of their own, NUMA domains, or nothing; auto: domains where that does.
         pack: The environment as one file that each node unpacks: "auto" (made if missing), "none", or its path.
         requirements: A pip file of packages that the job has beside those of the environment.
+        container: What the ranks run in: the path of an image, or `{image, runtime, binds}`.
         warning_secs: How long before the time limit the ranks are asked to save.
     """
 
@@ -144,6 +147,7 @@ class ResourceOptions(BaseModel):
     bind: Bind | None = None
     pack: FilePath | None = None
     requirements: FilePath | None = None
+    container: ContainerKey = None
     warning_secs: Annotated[int, Field(ge=10, le=7 * 86400, strict=True)] | None = None
 
     @field_validator("environment", mode="before")
@@ -257,6 +261,12 @@ class Resources(ResourceOptions):
                 problems.append(f"`{name}` is not for a job whose roles have nodes of their own; leave it out")
         if roles and self.pack != "none":
             problems.append("`pack` is not for a job whose roles have nodes of their own; leave it out")
+        if self.container is not None:
+            problems += [
+                f"`{name}` is not for a job in a container, whose image has all that the ranks import; leave it out"
+                for name, given in (("pack", self.pack != "none"), ("requirements", self.requirements is not None))
+                if given
+            ]
         if self.launcher == "srun" and (self.roles or self.least_nodes is not None):
             problems.append(
                 "`launcher`: srun starts no job that goes on without lost nodes (`min_nodes`, `spare_nodes`), or whose "
@@ -337,6 +347,7 @@ def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
         "constraint",
         "time",
         "requirements",
+        "container",
         "warning_secs",
     )
     given = {name: value for name, value in options.items() if value is not None or name in may_be_none}

@@ -1,4 +1,4 @@
-"""What a job's ranks start from beside the environment of who submits: packs, and packages of its own."""
+"""What a job's ranks start from beside the environment of who submits: packs, containers, packages of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import read_bytes, replacement
 from hpc_train.folders import make_folder, remove, remove_tree
 from hpc_train.jobdir.paths import PACKAGES, PACKS_FILE
+from hpc_train.jobs.containers.check import checked_container
 from hpc_train.jobs.record.installation import Installation, this_installation
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import ReportLine
@@ -79,6 +80,9 @@ def with_environment(submission: Submission, report: ReportLine) -> tuple[Submis
     wants, folder = submission.wants, Path(submission.job_file).parent
     requirements = None if wants.requirements is None else folder / wants.requirements
     pack = _checked_pack(submission, folder, report)
+    submission = replace(
+        submission, resources={**submission.resources, "container": checked_container(submission, folder)}
+    )
     packages: tuple[str, ...] = ()
     if requirements is not None:
         packages = resolve_requirements(Path(sys.executable), requirements)
@@ -102,6 +106,9 @@ def with_environment_again(
             "resources.requirements: are those of the job's first submission; to have others, submit it anew, with "
             "--job-dir, and `warm_start_from` this one"
         )
+    submission = replace(
+        submission, resources={**submission.resources, "container": checked_container(submission, folder)}
+    )
     pack = _checked_pack(submission, folder, report, same=had.pack)
     if pack != had.pack:
         if requirements is not None and "none" in (pack, had.pack):

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from hpc_train.distributed.topology import cpu_text
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, SECRETS_FILE
+from hpc_train.jobs.containers.job import of_submission
+from hpc_train.jobs.containers.start import contained_command
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.installation_check import refusal
 from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
@@ -193,7 +196,17 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
-    at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices, ticket.cpus)
+    inside: list[str] = []
+    if wants.container is not None:
+        if not Path(os.environ.get("TMPDIR", "/tmp")).is_relative_to("/tmp"):  # where mpirun and the ranks meet
+            tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
+        try:
+            inside = contained_command(of_submission(submission, job_dir), os.environ, report)
+        except UserError as error:
+            report(str(error))
+            return record_end(job_dir, EXIT_BAD_INPUT, None, submission.token, program) or EXIT_BAD_INPUT, False
+    at_once = threading.Event()
+    start = start_of_job(job_dir, submission, rank_logs, ticket.devices, ticket.cpus, inside)
     with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
         with _bound(ticket.cpus):
             code = run_supervised(start, job_dir, 0, signals, at_once)
@@ -227,12 +240,18 @@ def _bound(cpus: Collection[int]) -> Iterator[None]:
 
 
 def start_of_job(
-    job_dir: Path, submission: Submission, rank_logs: Path, devices: Sequence[int] = (), cpus: Collection[int] = ()
+    job_dir: Path,
+    submission: Submission,
+    rank_logs: Path,
+    devices: Sequence[int] = (),
+    cpus: Collection[int] = (),
+    inside: Sequence[str] = (),
 ) -> Start:
     """How the ranks of a job are started on this machine; `rank_logs` gets their output.
 
     Args:
         devices: Their GPUs. cpus: those that the job has for itself, which the ranks are told.
+        inside: What comes before each rank's command, of a job in a container.
     """
     wants, code = submission.wants, job_dir / CODE
     more = {
@@ -255,7 +274,8 @@ def start_of_job(
         more[ALLOWED] = "1"
     if devices:
         more["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-    command = [python_of(submission), *job_command(job_dir, submission)]
+    python = "python3" if inside else python_of(submission)
+    command = [*inside, python, *job_command(job_dir, submission)]
     if submission.kind == "program" and wants.ranks == 1:
         return Start(tuple(command), more, code)
     return start_of(Mpirun(), wants.ranks, command, more, rank_logs, code)

@@ -89,10 +89,10 @@ class SlurmScheduler(Scheduler):
     def script(self, submission: Submission, job_dir: Path) -> str:
         found = submission.installation
         python = Path(sys.executable if found is None else found.python)
-        body, pack = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh"))
+        body, pack, container = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh", "container.sh"))
         if len(submission.wants.components) > 1:
             body = on_all_components((SCRIPTS / "het.sh").read_text(), SCRIPTS) + body
-        return render(submission, job_dir, python, body, pack)
+        return render(submission, job_dir, python, body, pack, container)
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]

@@ -71,13 +71,13 @@ def _sizes(wants: Resources) -> list[str]:
     return [*options, *(f"--{name}={value}" for name, value in named if value is not None)]
 
 
-def render(submission: Submission, job_dir: Path, python: Path, body: str, pack: str) -> str:
+def render(submission: Submission, job_dir: Path, python: Path, body: str, pack: str, container: str = "") -> str:
     """The script's text.
 
     Args:
         python: The interpreter that has this package; its folder goes first on PATH.
         body: The text of slurm/ranks.sh, after that of het.sh where roles differ.
-        pack: That of slurm/pack.sh.
+        pack: That of slurm/pack.sh. container: that of slurm/container.sh.
 
     Raises:
         UserError: A path or a word cannot be written into a script.
@@ -125,6 +125,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str, pack:
         f"launcher={wants.launcher}",
         "me=hpc-train",
         *_packages(job_dir, wants, pack),
+        *_part("container.sh", container if wants.container is not None else ""),
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
 
@@ -227,10 +228,14 @@ def _packages(job_dir: Path, wants: Resources, pack: str) -> list[str]:
     """Where the ranks' environment and packages are, if not only where the job was submitted."""
     if wants.pack != "none":
         name = f"pack_list={shlex.quote(str(job_dir / PACKS_FILE))}"
-        return [name, "pack=", "", "# ---- slurm/pack.sh, as it was at submission", pack.rstrip()]
+        return [name, "pack=", *_part("pack.sh", pack)]
     if wants.requirements is not None:
         return [f"export PYTHONPATH={shlex.quote(str(job_dir / PACKAGES))}${{PYTHONPATH:+:$PYTHONPATH}}"]
     return []
+
+
+def _part(name: str, text: str) -> list[str]:
+    return ["", f"# ---- slurm/{name}, as it was at submission", text.rstrip()] if text else []
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

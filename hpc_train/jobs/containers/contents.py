@@ -1,0 +1,195 @@
+"""What an image holds, as its own Python says, and why a job does not fit it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from hpc_train.errors import UserError
+from hpc_train.telemetry.json_files import parsed
+from hpc_train.text import visible
+
+LOOK_SECS = 300
+"""How long a command may take that looks into an image; on a busy file system Python starts slowly."""
+MAX_SAID = 1 << 20
+MARK = "hpc_train: "
+LOOK_AT_FOLDERS = """\
+for path; do
+    if [ -f "$path" ]; then echo file
+    elif [ ! -d "$path" ]; then echo none
+    elif [ -n "$(ls -A "$path" 2>/dev/null)" ] || [ -L "$path" ]; then echo full
+    else echo empty
+    fi
+done"""
+"""For sh: what is at each path that it is given."""
+LOOK_AT_PYTHON = f"""\
+import json, os, platform, sys
+found = {{"python": platform.python_version(), "folder": os.getcwd()}}
+found["sees"] = [path for path in sys.argv[2:] if os.path.lexists(path)]
+found["writes"] = os.access(sys.argv[1], os.W_OK)
+try:
+    import importlib.util
+    spec = importlib.util.find_spec("hpc_train")
+    if spec is not None and spec.origin:
+        found["package"] = os.path.dirname(spec.origin)
+        from hpc_train.packs.package_code import fingerprint_of, version_of
+        from pathlib import Path
+        found["version"] = version_of(Path(found["package"])) or "unknown"
+        found["code"] = fingerprint_of(Path(found["package"]))
+except Exception as error:
+    found["problem"] = str(error)[:300]
+try:
+    import mpi4py
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+    found["mpi"] = MPI.Get_library_version()[:200]
+except Exception as error:
+    found["without_mpi"] = str(error)[:300]
+sys.stdout.write("\\n{MARK}" + json.dumps(found) + "\\n")
+"""
+"""For the image's Python: the job-dir, then paths that it should see. One line of JSON; it needs no hpc_train."""
+
+Text = Annotated[str, Field(max_length=4096)]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was found in an image.
+
+    Attributes:
+        python: The version of `python3`.
+        folder: Where commands begin.
+        sees: Of the paths asked for, those that are there.
+        writes: Whether the job-dir can be written.
+        package, version, code: The folder of hpc_train, its version and its code's fingerprint, where it has one.
+        problem: Why that cannot be told.
+        mpi: What mpi4py's MPI says of itself; None: `without_mpi` is why it has none.
+    """
+
+    python: Annotated[str, Field(pattern=r"^\d+\.\d+[\w.+-]{0,32}$")]
+    folder: Text
+    sees: list[Text]
+    writes: bool
+    package: Text | None = None
+    version: Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")] | None = None
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
+    problem: Text | None = None
+    mpi: Text | None = None
+    without_mpi: Text | None = None
+
+
+_CONTENTS = TypeAdapter(Contents)
+
+
+def output_of(command: Sequence[str], folder: str, image: str, what: str) -> str:
+    """What a command prints that looks into an image.
+
+    Raises:
+        UserError: It fails.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_SECS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"container: {image}: does not answer within {LOOK_SECS} s") from None
+    except OSError as error:
+        raise UserError(f"container: {command[0]} cannot be started: {error.strerror}") from None
+    out, err = (text[-MAX_SAID:].decode(errors="replace") for text in (done.stdout, done.stderr))
+    if done.returncode:
+        said = visible(err.strip().splitlines()[-1] if err.strip() else f"exit code {done.returncode}")
+        raise UserError(f"container: {image}: {what}: {said}")
+    return out
+
+
+def look_at_folders(words: Sequence[str], image: str, paths: Sequence[str]) -> list[str]:
+    """What is at `paths` in an image: a "file", an "empty" or a "full" folder, or "none".
+
+    Raises:
+        UserError: The image cannot be run.
+    """
+    command = [*words, "sh", "-c", LOOK_AT_FOLDERS, "-", *paths]
+    return output_of(command, "/", image, "cannot be run").split()
+
+
+def look_at_contents(words: Sequence[str], image: str, folder: str, job_dir: str, paths: Sequence[str]) -> Contents:
+    """What Python finds in an image.
+
+    Raises:
+        UserError: It has no python3, or cannot be run.
+    """
+    command = [*words, "python3", "-c", LOOK_AT_PYTHON, job_dir, *paths]
+    text = output_of(command, folder, image, "its python3 cannot be run")
+    lines = [line.removeprefix(MARK) for line in text.splitlines() if line.startswith(MARK)]
+    try:
+        return _CONTENTS.validate_python(parsed(lines[-1].encode()))
+    except (IndexError, ValueError, ValidationError):
+        raise UserError(f"container: {image}: its python3 does not say what it has") from None
+
+
+def why_no_package(found: Contents, code: str, version: str, image: str) -> str | None:
+    """Why ranks in an image do not run hpc_train `version` with the fingerprint `code`; None: they do. Pure."""
+    again = "build it from this hpc_train (docs/containers.md), or submit with the one that it was built from"
+    if found.package is None:
+        return f"container: {image}: has no package hpc_train for its python3: {again}"
+    if found.code is None:
+        return f"container: {image}: its hpc_train cannot be used ({found.problem or 'unknown'}): {again}"
+    if found.code != code:
+        return (
+            f"container: {image}: has hpc_train {found.version} ({found.code[:8]}), and the job is of {version} "
+            f"({code[:8]}): {again}"
+        )
+    if found.mpi is None:
+        return f"container: {image}: its mpi4py has no MPI ({found.without_mpi}): install one, and mpi4py on it"
+    return None
+
+
+def why_mpi_does_not_fit(mpirun: str, mpi: str, image: str) -> str | None:
+    """Why ranks with the library `mpi` cannot be started by a `mpirun`, both as they say; None: they can. Pure.
+
+    Open MPI starts that of the same major version (its PMIx is the same, or speaks the older one's language). MPICH
+    and what is built on it (Intel MPI, MVAPICH, Cray MPICH) are started by each other's Hydra.
+    """
+    outside, inside = _family(mpirun), _family(mpi)
+    if None in (outside, inside) or outside == inside:
+        return None
+    return (
+        f"container: {image}: its MPI is {_first_line(mpi)}, which mpirun here ({_first_line(mpirun)}) cannot start: "
+        "load a fitting MPI (`modules`), build the image with one, or take launcher: srun"
+    )
+
+
+def _family(text: str) -> str | None:
+    if match := re.search(r"Open MPI\)?\s+v?(\d+)\.", text):
+        return f"Open MPI {match[1]}"
+    if re.search(r"HYDRA|MPICH|MVAPICH|Intel\(R\) MPI", text, re.IGNORECASE):
+        return "MPICH"
+    return None
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0].partition(",")[0]
+    return visible(line.removeprefix("mpirun ").strip())[:80]
+
+
+def mpirun_says(path: str | None) -> str:
+    """What mpirun says of its version; nothing where there is none."""
+    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    try:
+        done = subprocess.run(
+            [path or "mpirun", "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env=env,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")

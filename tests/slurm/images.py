@@ -1,0 +1,41 @@
+"""An image for Charliecloud: this machine's own programs, Python and packages, as hard links, with hpc_train itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.support import LIMIT_SECS, REPOSITORY
+
+EMPTY = ("dev", "proc", "sys", "tmp", "etc", "ch", "usr", "scratch", "var/tmp")
+SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib64")
+LEFT_OUT = ("chromium", "debug", "gcc", "llvm*", "firmware", "modules")
+
+
+def make_image(folder: Path) -> Path:
+    """A new image in `folder`, which is on the file system of /usr, as hard links have it. Nothing in it may be changed."""
+    for name in EMPTY:
+        (folder / name).mkdir(parents=True)
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (folder / "etc" / name).touch()
+    shutil.copy("/etc/ld.so.cache", folder / "etc")
+    for name in ("bin", "lib", "lib64", "sbin"):
+        if Path("/", name).is_symlink():
+            (folder / name).symlink_to(os.readlink(f"/{name}"))
+    venv = Path(sys.prefix)
+    for source in (*map(Path, SYSTEM), Path(sys.base_prefix), venv):
+        if source.is_dir():
+            target = folder / source.relative_to("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                subprocess.run(["cp", "-al", source, target], check=True, timeout=LIMIT_SECS)
+    packages = folder / Path(sysconfig.get_path("purelib")).relative_to("/")
+    for editable in packages.glob("__editable__*hpc_train*"):
+        editable.unlink()
+    shutil.copytree(REPOSITORY / "hpc_train", packages / "hpc_train", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "ch/environment").write_text(f"PATH={venv}/bin:/usr/bin:/bin\n")
+    return folder
