@@ -52,6 +52,7 @@ if (($# > 0)); then
     shift
 fi
 
+[[ -z ${HPC_TRAIN_CONTAINER:-} ]] || fail "HPC_TRAIN_CONTAINER is for train.sh: this runs in no container; leave it out"
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
 

@@ -62,6 +62,11 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
     assert job.tune is not None, "checked"
     folder = StudyFolder(request.folder.absolute() if request.folder is not None else _folder_of(job.name))
     wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
+    if wants.container is not None:
+        raise UserError(
+            "resources.container: a study's ranks run in no container: begin it in one, or without: "
+            "--set resources.container=null"
+        )
     settings = StudySettings(
         name=job.name[:LONGEST_NAME],
         job_file=str(job_file),

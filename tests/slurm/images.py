@@ -17,7 +17,7 @@ LEFT_OUT = ("chromium", "debug", "gcc", "llvm*", "firmware", "modules")
 
 
 def make_image(folder: Path) -> Path:
-    """A new image in `folder`, which is on the file system of /usr, as hard links have it. Nothing in it may be changed."""
+    """A new image in `folder`, which is on the file system of /usr, as hard links are. Nothing in it may be changed."""
     for name in EMPTY:
         (folder / name).mkdir(parents=True)
     for name in ("passwd", "group", "hosts", "resolv.conf"):

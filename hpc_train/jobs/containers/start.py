@@ -106,7 +106,7 @@ def contained_command(job: ContainedJob, env: Mapping[str, str], report: Callabl
 
 
 def _inside(job: ContainedJob, env: Mapping[str, str]) -> Inside:
-    own = {name: value for name, value in job.environment.items() if name in (*HOST_ONLY, "PATH")}
+    own = {name: value for name, value in job.environment.items() if name in HOST_ONLY}
     return Inside(
         folder=str(job.folder),
         binds=job.container.binds,
