@@ -27,7 +27,7 @@ class Settings:
     ranks: int = 2
     starts: int = 64
     passes: int = 6
-    rank: str = "import mpi4py.MPI, tensorflow, keras, hpc_train.training.trainer"
+    rank: str = "import tensorflow, keras, hpc_train.training.trainer, mpi4py.MPI"
     start: str = "import hpc_train.training.trainer"
 
 
