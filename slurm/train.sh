@@ -109,7 +109,6 @@ again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slur
 printf -v HPC_TRAIN_COMMAND '%q ' "${again[@]}"
 export HPC_TRAIN_OUTPUT HPC_TRAIN_COMMAND
 if [[ -n ${SLURM_HET_SIZE:-} ]]; then
-    het_dir=$home/slurm
     # shellcheck source=slurm/het.sh
     source "$home/slurm/het.sh"
 fi

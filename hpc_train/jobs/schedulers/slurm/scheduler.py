@@ -91,7 +91,7 @@ class SlurmScheduler(Scheduler):
         python = Path(sys.executable if found is None else found.python)
         body, pack = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh"))
         if len(submission.wants.components) > 1:
-            body = on_all_components((SCRIPTS / "het.sh").read_text(), SCRIPTS) + body
+            body = on_all_components((SCRIPTS / "het.sh").read_text()) + body
         return render(submission, job_dir, python, body, pack)
 
     def submit(
