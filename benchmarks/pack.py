@@ -26,7 +26,7 @@ class Settings:
 
     ranks: int = 2
     starts: int = 64
-    passes: int = 6
+    passes: int = 4
     rank: str = "import tensorflow, keras, hpc_train.training.trainer, mpi4py.MPI"
     start: str = "import hpc_train.training.trainer"
 

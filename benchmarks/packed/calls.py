@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from support.launch import Started
-from support.usage import UsageError
+from support.usage import UsageError, tell
 
 from packed.environments import Environment
 
@@ -67,7 +67,9 @@ def start_secs(environment: Environment, program: str, ranks: int, parent: Path)
     """Seconds from mpirun until its ranks have imported what they need, and have ended."""
     begun = time.perf_counter()
     _run(environment, [*_mpirun(ranks), "python", "-c", program], parent)
-    return time.perf_counter() - begun
+    secs = time.perf_counter() - begun
+    tell(f"{ranks} ranks take {secs:.2f} s")
+    return secs
 
 
 def _mpirun(ranks: int) -> list[str]:
@@ -86,4 +88,5 @@ def _counted(files: Sequence[Path], folders: Sequence[Path], starts: int) -> dic
         all_calls += sum(1 for _ in _paths(lines))
         shared += count(lines, folders)
         file.unlink()
+    tell(f"{all_calls / starts:.0f} calls each, {shared / starts:.1f} of them on the shared folder")
     return {"all": all_calls / starts, "shared": shared / starts}
