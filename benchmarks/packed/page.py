@@ -15,7 +15,7 @@ SUMMARY = (
     "Ranks that start from an environment, and from its pack, unpacked in another folder. Counted by strace: calls of "
     "the file system by name (and listings of folders) that lead into the environment, its Python or its hpc_train, "
     "which clusters have on a shared file system. A rank imports MPI, TensorFlow, Keras and hpc_train's trainer; "
-    "a start at once of many imports hpc_train's trainer, without TensorFlow.",
+    "many that start at once import what hpc_train reads job files with, without TensorFlow.",
     "Not counted: the job's own code and data, and the one file of the pack, which is read once a job.",
     "Both lie on the same disk here, and their files in memory: seconds show that a pack costs nothing, not what it "
     "saves where many nodes ask one file system.",

@@ -95,9 +95,21 @@ def test_a_checkout_is_packed_as_a_package(venv: Path, tmp_path: Path) -> None:
     inside = packages.relative_to(venv)
     assert f"{ENV}/{inside}/hpc_train/__init__.py" in names
     assert not [name for name in names if "__editable__" in name]
+    assert warnings == []
+    edited = {"dir_info": {"editable": True}, "url": "file:///home/my%20project"}
+    for name, content in (
+        ("my_project-1.0", json.dumps(edited)),
+        ("hpc_train-0.1.0", json.dumps({**edited, "url": f"file://{tmp_path}"})),
+        ("installed-1.0", json.dumps({**edited, "dir_info": {}})),
+        ("damaged-1.0", "[" * 1000),
+    ):
+        (packages / f"{name}.dist-info").mkdir(exist_ok=True)
+        (packages / f"{name}.dist-info/direct_url.json").write_text(content)
+    (packages / "__editable__.my_project-1.0.pth").write_text("/home/my project/src\n")
     (packages / "other.pth").write_text("/somewhere/else\n")
     plan_pack(venv, warnings.append)
-    assert "warning: /somewhere/else, which a .pth file names, is not in the pack" in warnings[-1]
+    outside = ("my_project, installed to be edited in /home/my project,", "/somewhere/else, which a .pth file names,")
+    assert warnings == [f"warning: {what} is not in the pack: ranks read it where it is" for what in outside]
 
 
 def test_what_is_no_environment(venv: Path, tmp_path: Path) -> None:
