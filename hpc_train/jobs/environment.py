@@ -50,7 +50,7 @@ class Environment:
             return
         packs = []
         if self.pack == "auto":
-            path, sha256 = pack_of(Path(sys.prefix), cache_folder(os.environ, home_folder()), report)
+            path, sha256 = pack_of(Path(sys.prefix), cache_folder(os.environ, home_folder()), report, job_dir)
             packs.append((sha256, path))
         elif self.pack != "none":
             packs.append((sha256_of(Path(self.pack)), Path(self.pack)))
@@ -169,6 +169,11 @@ def _checked_pack(submission: Submission, folder: Path, report: ReportLine, same
     if submission.backend == "local":
         report("resources.pack: is not used: on this machine ranks start from the environment itself")
         return "none"
+    if first := {**os.environ, **wants.environment}.get("PYTHONPATH"):
+        report(
+            f"warning: resources.pack: PYTHONPATH is {first!r}, and goes before the pack: what is there, ranks read "
+            "there; unset it to have them start from the pack alone"
+        )
     if wants.pack == "auto":
         here = this_installation()
         if same != "auto" and installation is not None and installation.fingerprint != here.fingerprint:

@@ -200,17 +200,17 @@ def test_scripts_look_for_python_beside_themselves(given: bytes, same: bool) -> 
 
 def test_a_pack_is_made_once_for_an_environment(venv: Path, tmp_path: Path) -> None:
     told: list[str] = []
-    first = pack_of(venv, tmp_path / "packs", told.append)
-    assert pack_of(venv, tmp_path / "packs", told.append) == first
+    first = pack_of(venv, tmp_path / "packs", told.append, tmp_path)
+    assert pack_of(venv, tmp_path / "packs", told.append, tmp_path) == first
     assert len(told) == 1 and first[1] == sha256_of(first[0])
     (packages_of(venv) / "new.py").touch()
-    second = pack_of(venv, tmp_path / "packs", told.append)
+    second = pack_of(venv, tmp_path / "packs", told.append, tmp_path)
     assert second[0] != first[0] and first[0].is_file()
     second[0].write_bytes(b"cut")
-    assert pack_of(venv, tmp_path / "packs", told.append) == second
+    assert pack_of(venv, tmp_path / "packs", told.append, tmp_path) == second
     (tmp_path / "packs").chmod(0o777)
     with pytest.raises(UserError, match="may be written by all users, so that packs"):
-        pack_of(venv, tmp_path / "packs", told.append)
+        pack_of(venv, tmp_path / "packs", told.append, tmp_path)
 
 
 def test_a_folder_of_packages_has_no_owner(tmp_path: Path) -> None:
