@@ -195,7 +195,7 @@ if unpack_packs; then
         export OPAL_PREFIX=$pack_dir/env
     fi
     if [[ -n ${PYTHONPATH:-} ]]; then
-        echo "$me: warning: PYTHONPATH is '$PYTHONPATH', and goes before the pack: what is there, ranks read there" >&2
+        echo "$me: warning: PYTHONPATH goes before the pack: what is in its folders, ranks read there" >&2
     fi
     if [[ -d $pack_dir/packages ]]; then
         PYTHONPATH=$pack_dir/packages${PYTHONPATH:+:$PYTHONPATH}

@@ -169,10 +169,10 @@ def _checked_pack(submission: Submission, folder: Path, report: ReportLine, same
     if submission.backend == "local":
         report("resources.pack: is not used: on this machine ranks start from the environment itself")
         return "none"
-    if first := {**os.environ, **wants.environment}.get("PYTHONPATH"):
+    if {**os.environ, **wants.environment}.get("PYTHONPATH"):  # its value may be a secret
         report(
-            f"warning: resources.pack: PYTHONPATH is {first!r}, and goes before the pack: what is there, ranks read "
-            "there; unset it to have them start from the pack alone"
+            "warning: resources.pack: PYTHONPATH goes before the pack: what is in its folders, ranks read there; unset "
+            "it to have them start from the pack alone"
         )
     if wants.pack == "auto":
         here = this_installation()

@@ -92,10 +92,10 @@ def test_what_goes_before_a_pack_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     said: list[str] = []
     monkeypatch.setenv("PYTHONPATH", "/my code")
     with_environment(submission_of(tmp_path, pack="auto"), said.append)
-    assert said[0].startswith("warning: resources.pack: PYTHONPATH is '/my code', and goes before the pack")
-    with_environment(submission_of(tmp_path, pack="auto", environment={"PYTHONPATH": "/b"}), said.append)
-    assert "PYTHONPATH is '/b'" in said[1]
+    assert said[0].startswith("warning: resources.pack: PYTHONPATH goes before the pack")
     monkeypatch.delenv("PYTHONPATH")
+    with_environment(submission_of(tmp_path, pack="auto", environment={"PYTHONPATH": "/b"}), said.append)
+    assert said[1] == said[0]
     with_environment(submission_of(tmp_path, pack="auto"), said.append)
     monkeypatch.setenv("PYTHONPATH", "/my code")
     with_environment(submission_of(tmp_path), said.append)
