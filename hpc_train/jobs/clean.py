@@ -235,11 +235,11 @@ def _earlier_runs(job_dir: Path) -> list[Path]:
 
 def _earlier_installations(job_dir: Path) -> list[Path]:
     """Copies of hpc_train other than the one that the job goes on with; none where that is not known."""
-    submission = read_record(job_dir).submission
-    if submission is None or submission.installation is None:
+    submission, folder = read_record(job_dir).submission, job_dir / INSTALLATION
+    if submission is None or submission.installation is None or folder.is_symlink():
         return []
     kept = submission.installation.path(job_dir)
-    return [path for path in _inside(job_dir / INSTALLATION) if path != kept and _COPY.fullmatch(path.name)]
+    return [path for path in _inside(folder) if path != kept and _COPY.fullmatch(path.name)]
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -116,6 +116,11 @@ def test_the_copy_of_hpc_train_that_the_job_goes_on_with_stays(root: Path) -> No
     clean(cleanings([folder], keep=0)[0])
     assert [path.name for path in (folder / "installation").iterdir()] == ["others"]
 
+    elsewhere = written(root / "elsewhere" / fingerprints[0] / "x").parent.parent
+    (folder / "installation").rename(root / "moved")
+    (folder / "installation").symlink_to(elsewhere)
+    assert cleanings([folder], keep=0)[0].removals == ()
+
 
 def test_as_many_checkpoints_stay_as_are_asked_for(root: Path) -> None:
     folder = a_job(root, best=None)
