@@ -55,17 +55,18 @@ def pack_of(venv: Path, folder: Path, report: Callable[[str], None], job_dir: Pa
     try:
         make_folder(folder, 0o700)
         _check(folder)
-        write_json(job_note, {"job_dir": str(job_dir)})
         known = read_json(note)
         if is_ours(path) and known.get("bytes") == path.stat().st_size and isinstance(known.get("sha256"), str):
             os.utime(path)
-            return path, known["sha256"]
-        report(f"makes a pack of {venv}, {size(planned.manifest.bytes)}: {path}")
-        written = write_pack(path, planned)
-        write_json(note, {"bytes": written.bytes, "sha256": written.sha256})
+        else:
+            report(f"makes a pack of {venv}, {size(planned.manifest.bytes)}: {path}")
+            written = write_pack(path, planned)
+            known = {"bytes": written.bytes, "sha256": written.sha256}
+            write_json(note, known)
+        write_json(job_note, {"job_dir": str(job_dir)})
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-    return path, written.sha256
+    return path, str(known["sha256"])
 
 
 def cached_packs(folder: Path) -> list[CachedPack]:
