@@ -63,7 +63,7 @@ def pack_of(venv: Path, folder: Path, report: Callable[[str], None], job_dir: Pa
             written = write_pack(path, planned)
             known = {"bytes": written.bytes, "sha256": written.sha256}
             write_json(note, known)
-        write_json(job_note, {"job_dir": str(job_dir)})
+        write_json(job_note, {"job_dir": str(job_dir.absolute())})
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
     return path, str(known["sha256"])
