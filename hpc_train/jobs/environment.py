@@ -51,7 +51,7 @@ class Environment:
             return
         packs = []
         if self.pack == "auto":
-            path, sha256 = pack_of(Path(sys.prefix), cache_folder(os.environ, home_folder()), report)
+            path, sha256 = pack_of(Path(sys.prefix), cache_folder(os.environ, home_folder()), report, job_dir)
             packs.append((sha256, path))
         elif self.pack != "none":
             packs.append((sha256_of(Path(self.pack)), Path(self.pack)))
@@ -176,6 +176,11 @@ def _checked_pack(submission: Submission, folder: Path, report: ReportLine, same
     if submission.backend == "local":
         report("resources.pack: is not used: on this machine ranks start from the environment itself")
         return "none"
+    if {**os.environ, **wants.environment}.get("PYTHONPATH"):  # its value may be a secret
+        report(
+            "warning: resources.pack: PYTHONPATH goes before the pack: what is in its folders, ranks read there; unset "
+            "it to have them start from the pack alone"
+        )
     if wants.pack == "auto":
         here = this_installation()
         if same != "auto" and installation is not None and installation.fingerprint != here.fingerprint:

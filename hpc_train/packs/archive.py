@@ -56,8 +56,8 @@ def plan_pack(venv: Path, report: Callable[[str], None]) -> Planned:
                 f"{venv} has the packages of {interpreter.base}, too ({_SYSTEM_PACKAGES} in pyvenv.cfg), which a pack "
                 "would lack: install what is needed in it, and set that to false"
             )
-    for folder in outside_of(interpreter):
-        report(f"warning: {folder}, which a .pth file names, is not in the pack: ranks read it where it is")
+    for what in outside_of(interpreter):
+        report(f"warning: {what} is not in the pack: ranks read it where it is")
     members = members_of(interpreter)
     known = hashlib.sha256(f"{FORMAT} {interpreter.python} {interpreter.prefix}\n".encode())
     for one in members:

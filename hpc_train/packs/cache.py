@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.errors import UserError
@@ -13,14 +17,33 @@ from hpc_train.packs.archive import plan_pack, write_pack
 from hpc_train.telemetry.json_files import read_json, write_json
 from hpc_train.telemetry.units import size
 
+_PACK = re.compile(r"[0-9a-f]{32}\.tar|\.[0-9a-f]{32}\.tar\.[0-9a-f]{16}\.tmp")
+
 
 def cache_folder(env: Mapping[str, str], home: Path) -> Path:
     """Where they are kept."""
     return Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "hpc_train/packs"
 
 
-def pack_of(venv: Path, folder: Path, report: Callable[[str], None]) -> tuple[Path, str]:
-    """The pack of an environment as it is now, made unless `folder` has it, and its SHA-256.
+@dataclass(frozen=True)
+class CachedPack:
+    """A pack that is kept.
+
+    Attributes:
+        unused_secs: Since a job was last submitted with it.
+        job_dirs: Of the jobs that were.
+        notes: Files that belong to it.
+    """
+
+    path: Path
+    bytes: int
+    unused_secs: float
+    job_dirs: tuple[Path, ...]
+    notes: tuple[Path, ...]
+
+
+def pack_of(venv: Path, folder: Path, report: Callable[[str], None], job_dir: Path) -> tuple[Path, str]:
+    """The pack of an environment as it is now, made unless `folder` has it, and its SHA-256; noted as that of a job.
 
     Raises:
         UserError: It cannot be made.
@@ -28,17 +51,44 @@ def pack_of(venv: Path, folder: Path, report: Callable[[str], None]) -> tuple[Pa
     planned = plan_pack(venv, report)
     path = folder / f"{planned.manifest.contents[:32]}.tar"
     note = path.with_suffix(".json")
+    job_note = path.with_suffix(f".{hashlib.sha256(os.fsencode(job_dir)).hexdigest()[:32]}.json")
     try:
         make_folder(folder, 0o700)
-        if (who := exposure(folder)) is not None:
-            raise UserError(f"{folder}: {who}, so that packs in it could be changed: chmod go-w it, or remove it")
+        _check(folder)
         known = read_json(note)
         if is_ours(path) and known.get("bytes") == path.stat().st_size and isinstance(known.get("sha256"), str):
             os.utime(path)
-            return path, known["sha256"]
-        report(f"makes a pack of {venv}, {size(planned.manifest.bytes)}: {path}")
-        written = write_pack(path, planned)
-        write_json(note, {"bytes": written.bytes, "sha256": written.sha256})
+        else:
+            report(f"makes a pack of {venv}, {size(planned.manifest.bytes)}: {path}")
+            written = write_pack(path, planned)
+            known = {"bytes": written.bytes, "sha256": written.sha256}
+            write_json(note, known)
+        write_json(job_note, {"job_dir": str(job_dir.absolute())})
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-    return path, written.sha256
+    return path, str(known["sha256"])
+
+
+def cached_packs(folder: Path) -> list[CachedPack]:
+    """The packs in `folder`, and what is left of those that were not made to their end.
+
+    Raises:
+        UserError: Others may write there.
+        OSError: It cannot be read.
+    """
+    if not os.path.lexists(folder):
+        return []
+    _check(folder)
+    found = []
+    for path in sorted(folder.iterdir()):
+        if _PACK.fullmatch(path.name):
+            about, told = path.lstat(), sorted(folder.glob(f"{path.stem}.*json"))
+            job_dirs = (read_json(note).get("job_dir") for note in told)
+            named = tuple(Path(one) for one in job_dirs if isinstance(one, str))
+            found.append(CachedPack(path, about.st_size, time.time() - about.st_mtime, named, tuple(told)))
+    return found
+
+
+def _check(folder: Path) -> None:
+    if (who := exposure(folder)) is not None:
+        raise UserError(f"{folder}: {who}, so that packs in it could be changed: chmod go-w it, or remove it")

@@ -8,12 +8,15 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from hpc_train.errors import UserError
 from hpc_train.files import read_bytes
 from hpc_train.packs.interpreter import Interpreter
+from hpc_train.telemetry.json_files import UnreadableError, parsed
 
 ENV, PYTHON = "env", "python"
 MOST_LINKS = 20
@@ -90,13 +93,29 @@ def members_of(interpreter: Interpreter) -> list[Member]:
 
 
 def outside_of(interpreter: Interpreter) -> list[str]:
-    """Folders that the environment's .pth files name, and which no pack has: other packages installed to be edited."""
-    found = []
-    for path in sorted(Path(interpreter.packages).glob("*.pth")):
+    """What the environment has ranks read elsewhere, in words: no pack has it.
+
+    Projects that are installed to be edited (PEP 610), but hpc_train, and other folders that .pth files name.
+    """
+    packages = Path(interpreter.packages)
+    edited = dict(_edited(packages))
+    named = []
+    for path in sorted(packages.glob("*.pth")):
         for line in read_bytes(path, MAX_RECORD_BYTES, follow=True).decode(errors="replace").splitlines():
-            if line.startswith("/") and not Path(line).is_relative_to(interpreter.prefix):
-                found.append(line)
-    return found
+            inside = (interpreter.prefix, *edited.values())
+            if line.startswith("/") and not _is_editable(path.name) and not any(map(Path(line).is_relative_to, inside)):
+                named.append(f"{line}, which a .pth file names,")
+    edited.pop("hpc_train", None)
+    return [*(f"{name}, installed to be edited in {folder}," for name, folder in edited.items()), *named]
+
+
+def _edited(packages: Path) -> Iterator[tuple[str, str]]:
+    """Projects that are installed to be edited, and their folders."""
+    for record in sorted(packages.glob("*.dist-info/direct_url.json")):
+        with suppress(OSError, UnreadableError):
+            found = parsed(read_bytes(record, MAX_RECORD_BYTES, follow=True))
+            if isinstance(found, dict) and found.get("dir_info") == {"editable": True}:
+                yield record.parent.name.partition("-")[0], unquote(urlsplit(str(found.get("url"))).path)
 
 
 def _python(interpreter: Interpreter) -> dict[str, Member]:

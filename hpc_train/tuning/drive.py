@@ -44,7 +44,8 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
     """Submits `count` jobs that run trials of a study until there are no more, and reports their number. Local.
 
     Raises:
-        UserError: A trial wants several nodes, there is no scheduler with such jobs, or it refuses them.
+        UserError: A trial wants several nodes, a pack, packages or roles; there is no scheduler with such jobs, or it
+            refuses them.
         SchedulerError: The scheduler does not answer.
     """
     folder, job = study.folder, study.job.job
@@ -54,6 +55,12 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
         raise UserError(
             f"resources.nodes: a {study.nouns.trial} runs on one node, and {wants.nodes} are wanted; give 1"
         )
+    for key in ("pack", "requirements", *wants.roles):
+        if getattr(wants, key) not in (None, "none"):
+            raise UserError(
+                f"resources.{key}: is not for --as-jobs, whose jobs start from the environment that submits them, with "
+                f"ranks that are alike; leave it out, and begin the {study.nouns.study} anew"
+            )
     study.reopen()
     jobs = folder.path / JOBS
     make_folder(jobs, 0o700)

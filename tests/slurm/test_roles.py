@@ -28,7 +28,10 @@ def test_jobs_by_roles_come_to_the_same_and_are_one_job(slurm_cluster: SlurmClus
             back_end.submit_file(folder / "job.yaml", "alike", *alike),
             back_end.submit_file(folder / "job.yaml", "by_roles", *roles),
         ]
-        held = back_end.submit("held", "--until", str(tmp_path / "go"), workers={}, chief={}, time=10)
+        blanks = {"TMPDIR": str(tmp_path / "my tmp")}
+        (tmp_path / "my tmp").mkdir()
+        go = str(tmp_path / "go")
+        held = back_end.submit("held", "--until", go, workers={}, chief={}, time=10, environment=blanks)
         for job in jobs:
             assert job.end() == ("SUCCEEDED", 0), job.log()
             assert job.status()["ranks"] == 2

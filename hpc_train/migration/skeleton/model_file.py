@@ -31,12 +31,25 @@ model.compile(optimizer=keras.optimizers.Adam(0.001), loss="mse")
 
 
 def model_in(sources: Sequence[Source]) -> ModelCode:
-    """The model of the first program that shows one; a stub where none does."""
+    """The model of the first program that shows one; a stub where none does, or no function can make it."""
     for way in _WAYS:
         for source in sources:
             if (found := way(source)) is not None:
-                return found
-    return ModelCode(tuple(ast.parse(_STUB).body), remarks=("no model was found in the program; write it here",))
+                return found if (why := _problem(found)) is None else _stub(f"no function can make the model: {why}")
+    return _stub("no model was found in the program")
+
+
+def _stub(why: str) -> ModelCode:
+    return ModelCode(tuple(ast.parse(_STUB).body), remarks=(f"{why}; write it here",))
+
+
+def _problem(model: ModelCode) -> str | None:
+    """Why the model's code cannot be in a function, as cells of notebooks may await; or None."""
+    try:
+        compile(model_file(model, ""), MODEL_FILE, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.msg
+    return None
 
 
 def model_file(model: ModelCode, origin: str) -> str:

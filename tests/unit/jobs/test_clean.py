@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hpc_train.checkpoint.names import Retention, passing_name
 from hpc_train.cli.app import app
 from hpc_train.jobs import clean as cleaner
 from hpc_train.jobs.clean import clean, cleanings
+from hpc_train.jobs.record.installation import this_installation
 from hpc_train.resilience.job_lock import JobLock
 from tests.job_dirs import write_job
 from tests.unit.checkpoint.test_checkpoint import snapshot
@@ -95,6 +97,29 @@ def test_left_overs_old_checkpoints_and_earlier_output_go_and_nothing_else(root:
     assert contents(folder) == {name: size for name, size in before.items() if name not in gone}
     assert manager_of(folder).find_whole().step == 40 and manager_of(folder).best() is not None
     assert cleanings([folder])[0].removals == (), "nothing more"
+
+
+def test_the_copy_of_hpc_train_that_the_job_goes_on_with_stays(root: Path) -> None:
+    folder = a_job(root, best=None)
+    fingerprints = [digit * 32 for digit in "0123"]
+    for fingerprint in (*fingerprints, "others"):
+        written(folder / "installation" / fingerprint / "hpc_train/__init__.py")
+    assert "earlier installations" not in {one.kind for one in cleanings([folder], keep=0)[0].removals}, "not known"
+    now = replace(this_installation(), fingerprint=fingerprints[2], copied=True)
+    a_submission(installation=now).save(folder)
+    (found,) = cleanings([folder], keep=0)
+    assert [(one.kind, one.what) for one in found.removals] == [("earlier installations", "3 of 5 copies of hpc_train")]
+    done = clean(found)
+    assert done.problem is None and done.bytes >= 3 << 20
+    assert sorted(path.name for path in (folder / "installation").iterdir()) == [fingerprints[2], "others"]
+    a_submission(installation=replace(now, copied=False)).save(folder)
+    clean(cleanings([folder], keep=0)[0])
+    assert [path.name for path in (folder / "installation").iterdir()] == ["others"]
+
+    elsewhere = written(root / "elsewhere" / fingerprints[0] / "x").parent.parent
+    (folder / "installation").rename(root / "moved")
+    (folder / "installation").symlink_to(elsewhere)
+    assert cleanings([folder], keep=0)[0].removals == ()
 
 
 def test_as_many_checkpoints_stay_as_are_asked_for(root: Path) -> None:

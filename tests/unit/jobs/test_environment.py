@@ -88,6 +88,20 @@ def test_the_local_queue_starts_from_the_environment_itself(tmp_path: Path, line
     assert said == ["resources.pack: is not used: on this machine ranks start from the environment itself"]
 
 
+def test_what_goes_before_a_pack_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setenv("PYTHONPATH", "/my code")
+    with_environment(submission_of(tmp_path, pack="auto"), said.append)
+    assert said[0].startswith("warning: resources.pack: PYTHONPATH goes before the pack")
+    monkeypatch.delenv("PYTHONPATH")
+    with_environment(submission_of(tmp_path, pack="auto", environment={"PYTHONPATH": "/b"}), said.append)
+    assert said[1] == said[0]
+    with_environment(submission_of(tmp_path, pack="auto"), said.append)
+    monkeypatch.setenv("PYTHONPATH", "/my code")
+    with_environment(submission_of(tmp_path), said.append)
+    assert len(said) == 2
+
+
 def test_a_pack_of_another_python_or_version_is_refused() -> None:
     here = Installation("/v/bin/python", "3.11.7", "0.1.0", "/v/hpc_train", "a" * 32, copied=False)
     manifest = Manifest(1, "0.1.0", "3.11.2", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64, "a" * 32)
@@ -102,6 +116,7 @@ def test_a_pack_of_another_python_or_version_is_refused() -> None:
 def test_a_job_that_takes_this_version_has_a_pack_of_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = Manifest(1, "0.1.0", "3.11.7", "x86_64", "2.36", None, "/v", 1, 1, "0" * 64, "a" * 32)
     monkeypatch.setattr(environment, "read_manifest", lambda path: manifest)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     pack, job_dir = tmp_path / "p.tar", tmp_path / "job-dir"
     job_dir.mkdir()
     pack.touch()

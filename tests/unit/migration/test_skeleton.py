@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def test_a_model_function_becomes_a_compiled_model(tmp_path: Path) -> None:
     assert (job.run.save_checkpoints_steps, job.run.tf_random_seed) == (500, 7)
     assert (job.data.train.batch_size, job.data.train.features) == (100, {"image": "image"})
     assert job.train.max_steps == 20_000
+
+
+def test_what_only_cells_may_have_is_named_in_a_stub(tmp_path: Path) -> None:
+    for line in ("units = await ask()", "units = [n async for n in ask()][0]", "async with ask() as units: pass"):
+        cell = f"import keras, horovod.keras as hvd\nhvd.init()\n{line}\n"
+        cell += (
+            "model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])\nmodel.compile('sgd', 'mse')\n"
+        )
+        cell += "model.fit([0], [0])"
+        notebook = {"cells": [{"cell_type": "code", "source": cell}], "nbformat": 4}
+        (tmp_path / "a.ipynb").write_text(json.dumps(notebook))
+        source = read_source(tmp_path / "a.ipynb")
+        assert source.findings
+        _, text = skeleton(source, tmp_path)
+        said = " ".join(text.replace("#", "").split())
+        assert "TODO: no function can make the model: " in said and "write it here" in said, said
+        assert "ask" not in text and "a.ipynb" in text
 
 
 def test_blocks_of_a_mode_are_opened(tmp_path: Path) -> None:

@@ -129,6 +129,21 @@ def test_the_ranks_start_from_packs_that_are_gone_in_the_end(run: Run, pack: Pat
     wait_for(lambda: left_of(tmp_path) == [others], lambda: left_of(tmp_path))  # it may be another job's, just begun
 
 
+def test_what_is_not_on_the_nodes_is_told_once(
+    run: Run, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = f'case $1 in -f) echo "${{FOUND:-ext2/ext3}}" ;; *) exec {shutil.which("stat")} "$@" ;; esac\n'
+    monkeypatch.setitem(PROGRAMS, "stat", stat)
+    monkeypatch.setattr("tests.unit.packs.test_pack_sh.TOOLS", [name for name in TOOLS if name != "stat"])
+    code, text = run(FILE=str(pack), FOUND="nfs", PYTHONPATH="/my code:/b")
+    assert code == 0 and "/env hello\n" in text, text
+    assert text.count("is on nfs, which nodes share: ranks start from there, and not from disks of their nodes") == 1
+    assert f"test: warning: {tmp_path}/nodes on n" in text
+    assert text.count("test: warning: PYTHONPATH goes before the pack: what") == 1
+    code, text = run(FILE=str(pack))
+    assert code == 0 and "warning" not in text
+
+
 def test_one_node_needs_no_srun(run: Run, pack: Path, tmp_path: Path) -> None:
     code, text = run(1, "srun sbcast", FILE=str(pack))
     assert code == 0 and "/env hello\npackages none\n" in text, text

@@ -95,9 +95,21 @@ def test_a_checkout_is_packed_as_a_package(venv: Path, tmp_path: Path) -> None:
     inside = packages.relative_to(venv)
     assert f"{ENV}/{inside}/hpc_train/__init__.py" in names
     assert not [name for name in names if "__editable__" in name]
+    assert warnings == []
+    edited = {"dir_info": {"editable": True}, "url": "file:///home/my%20project"}
+    for name, content in (
+        ("my_project-1.0", json.dumps(edited)),
+        ("hpc_train-0.1.0", json.dumps({**edited, "url": f"file://{tmp_path}"})),
+        ("installed-1.0", json.dumps({**edited, "dir_info": {}})),
+        ("damaged-1.0", "[" * 1000),
+    ):
+        (packages / f"{name}.dist-info").mkdir(exist_ok=True)
+        (packages / f"{name}.dist-info/direct_url.json").write_text(content)
+    (packages / "__editable__.my_project-1.0.pth").write_text("/home/my project/src\n")
     (packages / "other.pth").write_text("/somewhere/else\n")
     plan_pack(venv, warnings.append)
-    assert "warning: /somewhere/else, which a .pth file names, is not in the pack" in warnings[-1]
+    outside = ("my_project, installed to be edited in /home/my project,", "/somewhere/else, which a .pth file names,")
+    assert warnings == [f"warning: {what} is not in the pack: ranks read it where it is" for what in outside]
 
 
 def test_what_is_no_environment(venv: Path, tmp_path: Path) -> None:
@@ -188,17 +200,17 @@ def test_scripts_look_for_python_beside_themselves(given: bytes, same: bool) -> 
 
 def test_a_pack_is_made_once_for_an_environment(venv: Path, tmp_path: Path) -> None:
     told: list[str] = []
-    first = pack_of(venv, tmp_path / "packs", told.append)
-    assert pack_of(venv, tmp_path / "packs", told.append) == first
+    first = pack_of(venv, tmp_path / "packs", told.append, tmp_path)
+    assert pack_of(venv, tmp_path / "packs", told.append, tmp_path) == first
     assert len(told) == 1 and first[1] == sha256_of(first[0])
     (packages_of(venv) / "new.py").touch()
-    second = pack_of(venv, tmp_path / "packs", told.append)
+    second = pack_of(venv, tmp_path / "packs", told.append, tmp_path)
     assert second[0] != first[0] and first[0].is_file()
     second[0].write_bytes(b"cut")
-    assert pack_of(venv, tmp_path / "packs", told.append) == second
+    assert pack_of(venv, tmp_path / "packs", told.append, tmp_path) == second
     (tmp_path / "packs").chmod(0o777)
     with pytest.raises(UserError, match="may be written by all users, so that packs"):
-        pack_of(venv, tmp_path / "packs", told.append)
+        pack_of(venv, tmp_path / "packs", told.append, tmp_path)
 
 
 def test_a_folder_of_packages_has_no_owner(tmp_path: Path) -> None:

@@ -30,6 +30,13 @@ def joules_of(job_id: str) -> float | None:
 
 
 def parse_energy(text: str, job_id: str) -> float | None:
-    """Of sacct's lines `17.extern|1234`; None where there is none such, or it shows nothing that can be. Pure."""
-    found = re.search(rf"(?m)^{re.escape(job_id)}\.extern\|([0-9]{{1,20}})$", text)
-    return float(found[1]) if found and 0 < int(found[1]) <= MOST_JOULES else None
+    """Of sacct's lines `17.extern|1234`; None where there is none such, or it shows nothing that can be. Pure.
+
+    A heterogeneous job has one of each component, `17+0.extern|1234`: their sum, where all of them tell.
+    """
+    lines = re.findall(rf"(?m)^{re.escape(job_id)}(\+[0-9]+)?(\.extern)?\|([0-9]{{0,20}})$", text)
+    components = {component for component, _, _ in lines}
+    joules = {component: int(number or 0) for component, step, number in lines if step}
+    if not components or components - joules.keys() or not all(0 < one <= MOST_JOULES for one in joules.values()):
+        return None
+    return float(sum(joules.values()))

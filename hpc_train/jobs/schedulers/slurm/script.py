@@ -130,15 +130,11 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str, pack:
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
 
 
-def on_all_components(het: str, folder: Path) -> str:
-    """What a heterogeneous job has before slurm/ranks.sh.
-
-    Args:
-        het: The text of slurm/het.sh. folder: In which it and its like are.
-    """
+def on_all_components(het: str) -> str:
+    """What a heterogeneous job has before slurm/ranks.sh; `het` is the text of slurm/het.sh."""
     end = 'timeout 60 hpc-train record-end --code 2 "${record[@]}" ${program:+--program} || true'
     fail = f'fail() {{\n    echo "hpc-train: $1" >&2\n    {end}\n    exit 2\n}}'
-    return f"{fail}\nhet_dir={shlex.quote(str(folder))}\n{het}\n"
+    return f"{fail}\n{het}\n"
 
 
 def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:

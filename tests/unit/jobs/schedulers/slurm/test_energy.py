@@ -29,6 +29,10 @@ from tests.unit.jobs.submissions import a_submission
         ("7.extern|18446744073709551614\n", None),  # Slurm's NO_VAL64
         ("7.extern|4.5K\n", None),
         ("", None),
+        ("7+0|1\n7+0.batch|2\n7+0.extern|450\n7+1|5\n7+1.extern|4500\n7+1.0|9\n7+0.0|9\n", 4950.0),  # two components
+        ("7+0|1\n7+0.extern|450\n7+1|5\n7+1.0|9\n", None),  # one of them does not tell
+        ("7+0.extern|450\n7+1.extern|0\n7+2.extern|3\n", None),
+        ("17+0.extern|450\n7+1x.extern|3\n", None),
     ],
 )
 def test_a_node_is_counted_once(text: str, expected: float | None) -> None:

@@ -21,7 +21,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.slurm.script import on_all_components, quote_for_sbatch, render, sbatch_options
-from tests.support import LIMIT_SECS, examples
+from tests.support import examples
 
 REPOSITORY = Path(__file__).resolve().parents[5]
 RANKS_SH, PACK_SH = REPOSITORY / "slurm/ranks.sh", REPOSITORY / "slurm/pack.sh"
@@ -215,23 +215,7 @@ def test_each_role_with_nodes_of_its_own_is_a_component() -> None:
     servers = ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=65536M", *end[:1], "--partition=cpu"]
     workers = ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gpus-per-node=4", *end]
     assert options[5:] == ["--signal=B:USR1@120", *servers, "--exclusive", "hetjob", *workers]
-    assert "\nhet_dir='/my package'\nx\n" in on_all_components("x", Path("/my package"))
-
-
-def test_each_rank_has_the_threads_of_its_component() -> None:
-    for rank, threads in enumerate((8, 4, 4, 2)):
-        words = [
-            RANKS_SH.with_name("het_rank.sh"),
-            "1:8 2:4 1:2 ",
-            "sh",
-            "-c",
-            'echo "$OMP_NUM_THREADS $1"',
-            "-",
-            "a b",
-        ]
-        env = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": str(rank), "OMP_NUM_THREADS": "9"}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LIMIT_SECS, check=True)
-        assert done.stdout == f"{threads} a b\n"
+    assert on_all_components("x").endswith("}\nx\n")
 
 
 def test_packs_and_packages() -> None:

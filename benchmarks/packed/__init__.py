@@ -1,0 +1,1 @@
+"""What pack.py measures."""
