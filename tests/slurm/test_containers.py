@@ -151,7 +151,10 @@ def test_the_queue_of_this_machine_has_containers(image: Path, tmp_path: Path) -
         container = f"--set=resources.container={image}"
         told = local.run("submit", program, "--name=no", container, code=2)
         assert "container: charliecloud is not on PATH here (ch-run): load its module" in told.err
-        local.env["PATH"] += f":{Path(shutil.which('ch-run') or '').parent}"
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        (programs / "ch-run").symlink_to(shutil.which("ch-run") or "")
+        local.env["PATH"] += f":{programs}"
         job = local.submit_file(program, "own", container)
         assert job.end() == ("SUCCEEDED", 0), job.log()
         assert "rank 1 of 2 says one" in job.log() and f"the ranks run in {image}" in job.log()

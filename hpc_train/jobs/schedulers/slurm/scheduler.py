@@ -91,8 +91,6 @@ class SlurmScheduler(Scheduler):
         python = Path(sys.executable if found is None else found.python)
         body, pack, container = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh", "container.sh"))
         if len(submission.wants.components) > 1:
-        body, pack, container = ((SCRIPTS / name).read_text() for name in ("ranks.sh", "pack.sh", "container.sh"))
-        if len(submission.wants.components) > 1:
             body = on_all_components((SCRIPTS / "het.sh").read_text()) + body
         return render(submission, job_dir, python, body, pack, container)
 
