@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
-apt-get install --yes --no-install-recommends ca-certificates g++ make python3-dev python3-venv
+apt-get install --yes --no-install-recommends ca-certificates g++ make openssh-client python3-dev python3-venv
 make setup
 rm -rf /var/lib/apt/lists/* "$HOME/.cache"
 
