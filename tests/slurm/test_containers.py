@@ -36,6 +36,10 @@ TWO_NODES = (
     *("--set=resources.tier=CUSTOM", "--set=resources.nodes=2", "--set=resources.ranks_per_node=1"),
     "--set=resources.environment={OMPI_MCA_btl: 'self,tcp', OMPI_MCA_osc: pt2pt}",
 )
+ROLES = (
+    *("--set=resources.chief={}", "--set=resources.workers={nodes: 1}"),
+    "--set=resources.time=10",  # Slurm starts such jobs by backfill, which wants one
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +82,7 @@ def test_ranks_in_containers_train_the_same_weights(slurm: BackEnd, image: Path,
         "bare": (),
         "contained": (f"--set=resources.container={image}",),
         "by_srun": (f"--set=resources.container={image}", "--set=resources.launcher=srun"),
+        "by_roles": (f"--set=resources.container={image}", *ROLES),
     }
     for name, settings in ways.items():
         job = slurm.submit_file(folder / "job.yaml", name, *TWO_NODES, *settings)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 from hpc_train.packs.archive import plan_pack, write_pack
 from tests.slurm.back_ends import BackEnd
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import make_folder
-from tests.support import BIN, LIMIT_SECS, REPOSITORY, SOAK, wait_for
+from tests.support import LIMIT_SECS, REPOSITORY, wait_for
 from tests.unit.packs.test_requirements import make_wheel
 
 LIGHT = (
@@ -112,23 +108,3 @@ def test_ranks_start_from_a_pack_and_from_packages_of_the_job(slurm: BackEnd, li
     told = slurm.run("submit", code / "job.yaml", "--name=no", "--set=resources.pack=none", code=2)
     assert "pip cannot install it (resources.requirements): " in told.err
     assert not (slurm.root / "no").exists()
-
-
-@pytest.mark.skipif(SOAK == 1, reason="packs all of TensorFlow, which takes a minute and 5 GB")
-def test_weights_are_equal_to_the_bit_from_a_pack_of_all(slurm: BackEnd, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "model")
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    settings = ("--set=resources.nodes=2", "--set=resources.ranks_per_node=1")
-    weights = []
-    for pack in ("auto", "none"):
-        slurm.run("submit", folder / "job.yaml", f"--name={pack}", *settings, f"--set=resources.pack={pack}", **env)
-        job = slurm.job(pack, "0")
-        assert job.end() == ("SUCCEEDED", 0), job.log()
-        assert ("the environment is" in job.log()) == (pack == "auto")
-        with h5py.File(job.job_dir / "checkpoints/step-00000020/state.h5") as file:
-            found: dict[str, np.ndarray] = {}
-            file.visititems(lambda name, one: found.update({name: one[()]}) if isinstance(one, h5py.Dataset) else None)
-            weights.append(found)
-    assert weights[0].keys() == weights[1].keys() and len(weights[0]) > 4
-    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert (BIN / "hpc-train").is_file() and os.listdir(tmp_path / "cache/hpc_train/packs")
