@@ -15,7 +15,7 @@ from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords
-from hpc_train.jobs.launch.mpirun import EXIT_MPIRUN_ENDED, PROGRESS
+from hpc_train.jobs.launch.run import EXIT_MPIRUN_ENDED, PROGRESS
 from hpc_train.outcome import EXIT_FAILED, signal_name
 from hpc_train.telemetry.energy.node import SHARED_VARIABLE
 from hpc_train.telemetry.status import sound

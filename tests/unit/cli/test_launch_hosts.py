@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
-from hpc_train.jobs.launch import mpirun
+from hpc_train.jobs.launch import run
 from hpc_train.jobs.launch.hosts import host_list
 from hpc_train.jobs.launch.rank_hosts import RankHosts
 from tests.support import make_job_in
@@ -22,7 +22,7 @@ class Launched:
             (folder / name).write_text(f"#!/bin/sh\n{text}\n")
             (folder / name).chmod(0o700)
         monkeypatch.setenv("PATH", str(folder), prepend=":")
-        monkeypatch.setattr(mpirun, "launch", self._launch)
+        monkeypatch.setattr(run, "launch", self._launch)
         self.programs = folder
         self._job = make_job_in(folder / "job", "hosts", run={"chief": "dedicated"})
         self.hosts: RankHosts | None = None

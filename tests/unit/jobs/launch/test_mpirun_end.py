@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES, Start, run_supervised
+from hpc_train.jobs.launch.launchers.open_mpi import SESSION_VARIABLE, SESSION_VARIABLES
+from hpc_train.jobs.launch.launchers.start import Start
+from hpc_train.jobs.launch.run import run_supervised
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import read_status
 
