@@ -47,8 +47,8 @@ KILL_SECS = 10.0
 """How long a launcher may take to end the ranks at a second Ctrl-C (mpirun needs one to three seconds)."""
 LEFT_OVER_SECS = 1.0
 """How long what a launcher has started may outlive it."""
-EXIT_MPIRUN_ENDED = 128 + signal.SIGTERM
-"""Of a run whose mpirun was told to end, which it does with EXIT_FAILED, as if a rank had failed; none has."""
+EXIT_LAUNCHER_ENDED = 128 + signal.SIGTERM
+"""Of a run whose launcher was told to end, which it does with EXIT_FAILED, as if a rank had failed; none has."""
 ASKED = {"SIGINT": "Ctrl-C: the ranks save and stop; a second Ctrl-C ends them at once"}
 PROGRESS = "HPC_TRAIN_PROGRESS"
 NO_START = (
@@ -209,7 +209,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     elif end is not None and (end.signal is not None or not reported):
         why, reported = str(end), False
     elif fresh and not reported and code == EXIT_FAILED:
-        code, why = EXIT_MPIRUN_ENDED, f"{start.launcher.name} was ended by a signal"
+        code, why = EXIT_LAUNCHER_ENDED, f"{start.launcher.name} was ended by a signal"
     else:
         why, end = f"the job ended with exit code {code}", None
     if (killed or (end is not None and end.signal is not None)) and sys.stdout.isatty():

@@ -6,7 +6,7 @@ import re
 import signal
 
 from hpc_train.jobs.launch.launcher_output import LauncherOutput, RankEnd
-from hpc_train.outcome import EXIT_LOST_NODE
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 
 _BEGINNINGS = (b"srun: ", b"slurmstepd")
 _LINE = re.compile(rb"(?<!\w)(?:srun|slurmstepd[\w.-]*): [^\n]*\n")
@@ -19,6 +19,7 @@ _BEGUN = re.compile(
 )
 _END = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: ([^\r\n]+)")
 _NODE_LOST = b"srun: error: Node failure on "
+_TOLD_TO_END = b"srun: forcing job termination"
 _REMARK = re.compile(
     rb"srun: (?:(?:launch/slurm: \w+: )?(?:Force )?Terminat(?:ed|ing) |Job step aborted: Waiting |"
     rb"forcing job termination|cluster configuration lacks support for cpu binding)|"
@@ -45,7 +46,7 @@ class SrunOutput(LauncherOutput):
     def __init__(self) -> None:
         super().__init__()
         self._ends: list[RankEnd] = []
-        self._node_is_lost = False
+        self._node_is_lost = self._was_told_to_end = False
 
     def feed(self, data: bytes) -> bytes:
         text = self._held + data
@@ -61,9 +62,13 @@ class SrunOutput(LauncherOutput):
         """Of srun, which leaves with the highest code and kills those left: that of the first rank to end.
 
         One that calls MPI_Abort may end after those that it has killed: then srun's code, which is below 128, is its.
+        Of an srun that a signal has ended it is the one with which mpirun leaves then: no rank has ended by itself.
         """
         if self._node_is_lost:
             return EXIT_LOST_NODE
+        if self._was_told_to_end:
+            self.end = None
+            return EXIT_FAILED
         if code == 0 or self.end is None:
             return code
         if self.end.signal == signal.SIGKILL and code < 128:
@@ -85,4 +90,5 @@ class SrunOutput(LauncherOutput):
             self.end = self._ends[0]
             return b""
         self._node_is_lost = self._node_is_lost or text.startswith(_NODE_LOST)
+        self._was_told_to_end = self._was_told_to_end or text.startswith(_TOLD_TO_END)
         return b"" if _REMARK.match(text) else text

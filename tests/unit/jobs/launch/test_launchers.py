@@ -21,16 +21,18 @@ OTHERS = f"{STEP_ENDS}srun: error: n1: task 0: Terminated\nsrun: Force Terminate
 KILLED = f"srun: error: n2: task 1: Killed\n{OTHERS}"
 LEFT = f"srun: error: n2: tasks 1-3,5: Exited with exit code 7\n{OTHERS}"
 ABORTED = f"srun: error: n1: task 0: Killed\nsrun: error: n2: task 1: Exited with exit code 6\n{STEP_ENDS}"
+CRASHED = f"srun: error: n2: task 1: Segmentation fault (core dumped)\n{OTHERS}"
 CANCELLED = """srun: forcing job termination
 srun: Job step aborted: Waiting up to 22 seconds for job step to finish.
 slurmstepd-n1: error: *** STEP 1.6 ON n1 CANCELLED AT 2026-11-28T18:54:12 ***
-srun: error: n2: task 1: Segmentation fault (core dumped)
+srun: error: n2: task 1: Killed
 """
 NOTICES = {
     KILLED: (143, 137, "rank 1 on n2 was killed by SIGKILL"),
     LEFT: (143, 7, "rank 1 on n2 left with code 7 without finishing"),
     ABORTED: (6, 6, "rank 1 on n2 left with code 6 without finishing"),
-    CANCELLED: (137, 139, "rank 1 on n2 was killed by SIGSEGV"),
+    CRASHED: (143, 139, "rank 1 on n2 was killed by SIGSEGV"),
+    CANCELLED: (137, 1, "None"),
 }
 
 
