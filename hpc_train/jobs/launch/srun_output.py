@@ -8,6 +8,7 @@ import signal
 from hpc_train.jobs.launch.launcher_output import LauncherOutput, RankEnd
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 
+_LINE_BYTES = 1 << 14
 _BEGINNINGS = (b"srun: ", b"slurmstepd")
 _LINE = re.compile(rb"(?<!\w)(?:srun|slurmstepd[\w.-]*): [^\n]*\n")
 _BEGUN = re.compile(
@@ -50,7 +51,7 @@ class SrunOutput(LauncherOutput):
 
     def feed(self, data: bytes) -> bytes:
         text = self._held + data
-        begun = _BEGUN.search(text)
+        begun = _BEGUN.search(text, max(0, len(text) - _LINE_BYTES))
         self._held = text[begun.start() :] if begun else b""
         return self._passed(text[: begun.start()] if begun else text)
 

@@ -125,3 +125,9 @@ def test_the_kind_of_pmi_is_that_of_the_mpi() -> None:
     assert pmi_option({"none", "pmix_v3", "pmix_v4"}, True) == "--mpi=pmix_v4"
     assert pmi_option({"none", "pmi2"}, False) == "--mpi=pmi2"
     assert pmi_option({"pmix", "pmi2"}, False) == "--mpi=pmix"
+
+
+def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
+    output, text = SrunOutput(), b"srun: " + b"x" * (1 << 15)
+    assert output.feed(text) == text
+    assert not output.holding
