@@ -394,11 +394,14 @@ keep_watching() {
 # ---- run
 
 # srun leaves with the highest code of the ranks, and kills those that are left when one fails: that is 137, whatever the
-# first one's was. What it writes of each end is kept, to find that.
+# first one's was. What it writes of each end is kept, to find that; what only says that it ends the others is left out.
 notes_pid=
 start_by_srun() {
     local errors
     exec {errors}> >(trap '' USR1 TERM; exec sed -u "/^srun: cluster configuration lacks support for cpu binding/d
+            /^srun: \(launch\/slurm: [_a-z]*: \)\{0,1\}\(Force \)\{0,1\}Terminat/d
+            /^srun: Job step aborted: Waiting /d; /^srun: forcing job termination/d
+            /^slurmstepd[^ ]*: error: [*]* STEP [^ ]* ON [^ ]* CANCELLED AT [^ ]* [*]*$/d
             /^srun: error: /w $session/notes" >&2)
     notes_pid=$!
     "${command[@]}" 2>&"$errors" {errors}>&- &

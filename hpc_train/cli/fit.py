@@ -78,7 +78,7 @@ def fit(
         from hpc_train.jobs.fit.folder import FitFolder
         from hpc_train.jobs.fit.request import FitRequest
         from hpc_train.jobs.fit.stages import StageError, Stages
-        from hpc_train.jobs.launch.mpirun import Mpirun
+        from hpc_train.jobs.launch.launchers.mpirun import Mpirun
         from hpc_train.jobs.site.site import adopt
 
     with errors():

@@ -93,15 +93,18 @@ def launch(
             metavar="none|core|numa|auto", help="What ranks are bound to. \\[default: HPC_TRAIN_BIND, or auto]"
         ),
     ] = None,
+    launcher: Annotated[
+        str, typer.Option(metavar="mpirun|srun", help="What starts them; srun: in a Slurm allocation.")
+    ] = "mpirun",
     debug_delay: DebugDelay = None,
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Train on several ranks of this machine, or of others: runs mpirun with the right flags."""
+    """Train on several ranks of this machine, or of others: runs mpirun, or srun, with the right flags."""
     with importing(), errors():
-        from hpc_train.jobs.launch.mpirun import Mpirun
-        from hpc_train.jobs.launch.mpirun import launch as launch_ranks
+        from hpc_train.jobs.launch.launchers import launcher as launcher_named
+        from hpc_train.jobs.launch.run import launch as launch_ranks
 
-        mpirun = Mpirun()
+        chosen_launcher = launcher_named(launcher)
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings
         from hpc_train.distributed.binding import BIND_VARIABLE, wanted_binding
@@ -112,6 +115,8 @@ def launch(
     with errors():
         adopt(os.environ)
         job = load_job(job_file, settings or [], data_root)
+        if launcher == "srun":
+            _check_for_srun(job, hosts, min_hosts)
         places = _rank_hosts(job, hosts, ranks, min_hosts, max_restarts)
         ranks = (ranks or 1) if places is None else places.ranks
         _delays(debug_delay or [])
@@ -123,7 +128,16 @@ def launch(
         more += [f"--data-root={data_root}"] if data_root is not None else []
         warn(f"starting {counted(ranks, 'rank')}; Python, MPI and TensorFlow take some seconds each time")
         chosen = job_dir or Path("runs") / job.name
-        sys.exit(launch_ranks(mpirun, ranks, job_file, chosen, max_restarts, more, places))
+        sys.exit(launch_ranks(chosen_launcher, ranks, job_file, chosen, max_restarts, more, places))
+
+
+def _check_for_srun(job: JobConfig, hosts: str | None, min_hosts: int | None) -> None:
+    """Raises a UserError where a job is to run in a way in which srun cannot start its ranks."""
+    wanted = {"--hosts": hosts is not None, "--min-hosts": min_hosts is not None}
+    wanted["run.on_lost_worker: continue"] = job.run.on_lost_worker == "continue"
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            raise UserError(f"{name} needs --launcher mpirun; leave it out to start the ranks with srun")
 
 
 def _rank_hosts(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_train.config.resources import Bind
-from hpc_train.distributed import launch_env
+from hpc_train.distributed import launch_env, srun_tasks
 from hpc_train.distributed.affinity import Binding, RankView
 from hpc_train.distributed.binding import bind_first, bound, first_device, node_bindings, wanted_binding
 from hpc_train.distributed.devices import nvidia_device_count, open_gpus
@@ -49,8 +49,8 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     calls install_excepthook (excepthook.py) next, so that an exception that nobody catches ends all of them.
 
     Raises:
-        UserError: The launcher and MPI disagree about the number of ranks, Keras is set to another backend, or
-            HPC_TRAIN_BIND to what there is not.
+        UserError: The launcher and MPI disagree about the number of ranks, srun has started them in a way that MPI does
+            not know, Keras is set to another backend, or HPC_TRAIN_BIND to what there is not.
     """
     global _joined
     if _joined is not None:
@@ -185,13 +185,21 @@ def _start_mpi(place: launch_env.LaunchPlace, threads: Threads) -> MPI.Intracomm
     import mpi4py
 
     mpi4py.rc.thread_level = threads
+    in_doubt = srun_tasks.lack_pmix(os.environ)
+    if in_doubt:
+        mpi4py.rc(initialize=False, finalize=True)
     from mpi4py import MPI
 
+    if in_doubt:
+        why = srun_tasks.why_not_ranks(MPI.Get_library_version(), srun_tasks.open_mpi_components())
+        if why is not None:
+            raise UserError(why)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE if threads == "multiple" else MPI.THREAD_SERIALIZED)
     size = MPI.COMM_WORLD.Get_size()
     if size != place.size:
         raise UserError(
             f"the launcher started {place.size} ranks, but MPI sees {size}: they were started by another MPI's mpirun, "
-            "or by an srun that this MPI was not built for; use the mpirun of the MPI in use"
+            f"or by an srun that this MPI was not built for; use the mpirun of the MPI in use, or {srun_tasks.WAYS_ON}"
         )
     return MPI.COMM_WORLD.Dup() if size > 1 else None
 

@@ -13,7 +13,7 @@ from typing import Any
 from hpc_train.doctor import files, machine, mpi, packages, site
 from hpc_train.doctor.slurm import SlurmProbe
 from hpc_train.doctor.tools import Finding, Outcome, Tool, Tools, marked
-from hpc_train.jobs.launch.mpirun import mpirun_command
+from hpc_train.jobs.launch.launchers.mpirun import mpirun_command
 from hpc_train.telemetry.energy.counter import NotMeasuredError
 from hpc_train.telemetry.energy.node import node_counters
 

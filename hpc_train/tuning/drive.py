@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpc_train.errors import UserError
 from hpc_train.folders import make_folder, remove_tree
-from hpc_train.jobs.launch.mpirun import Mpirun
+from hpc_train.jobs.launch.launchers.mpirun import Mpirun
 from hpc_train.jobs.schedulers import choose
 from hpc_train.jobs.schedulers.base import DriverJobs
 from hpc_train.jobs.site.tiers import load_tiers, resources_for

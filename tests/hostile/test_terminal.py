@@ -24,7 +24,7 @@ from hpc_train.cli.app import app
 from hpc_train.distributed.excepthook import report_error
 from hpc_train.doctor.tools import Finding
 from hpc_train.errors import JobEndedError, UserError
-from hpc_train.jobs.launch.mpirun import report
+from hpc_train.jobs.launch.run import report
 from hpc_train.telemetry.environment import RANK_COLUMNS, rank_table
 from hpc_train.telemetry.logs import LineFormatter
 from tests.hostile.acting import ACTING, TEXTS, acting

@@ -23,7 +23,8 @@ from hpc_train.folders import make_folder
 from hpc_train.jobs.fit.folder import FitFolder
 from hpc_train.jobs.fit.job_file import job_document, text_of
 from hpc_train.jobs.fit.request import MANY_ROWS, FitRequest
-from hpc_train.jobs.launch.mpirun import Mpirun, launch, mpirun_command
+from hpc_train.jobs.launch.launchers.mpirun import Mpirun
+from hpc_train.jobs.launch.run import launch
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import StopSignals
 
@@ -136,9 +137,7 @@ class Stages:
         program = [sys.executable, "-m", "hpc_train", *words]
         settings: dict[str, str] = {}
         if ranks > 1:
-            program, settings = mpirun_command(
-                self.mpirun.path, self.mpirun.version, ranks, program, os.geteuid() == 0, os.environ
-            )
+            program, settings = self.mpirun.command(ranks, program, os.environ)
         self._show(words, f"mpirun -np {ranks} " if ranks > 1 else "")
         with subprocess.Popen(program, env={**os.environ, **settings}, stdin=subprocess.DEVNULL) as process:
             while process.poll() is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hpc_train.distributed.silence import CHATTER
 from hpc_train.files import open_to_read
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput
+from hpc_train.jobs.launch.srun_output import SrunOutput
 
 READ_BYTES = 1 << 16
 """So much is read of the end of each file."""
@@ -49,15 +50,19 @@ class LastWords:
     lines: tuple[str, ...]
 
 
-def last_words(printed: RunOutput, rank: int | None = None) -> LastWords:
+def last_words(printed: RunOutput, rank: int | None = None, code: int = 255) -> LastWords:
     """What the run has printed of its failure. Files that cannot be read are taken as empty.
 
-    `rank` is the one that failed, where that is known otherwise than by what mpirun has printed.
+    Args:
+        rank: The one that failed, where that is known otherwise than by what its launcher has printed.
+        code: With which the ranks have ended, where that is known.
     """
     text = end_of(printed.log, printed.begin)
-    output = MpirunOutput()
+    output, by_srun = MpirunOutput(), SrunOutput()
     ranks_text = output.feed(text) + output.flush()
-    end, abort = output.end, _ABORT.search(text)
+    ranks_text = by_srun.feed(ranks_text) + by_srun.flush()
+    by_srun.settle(code)
+    end, abort = output.end or by_srun.end, _ABORT.search(text)
     if abort:
         rank = int(abort[1])
     elif end is not None and end.rank is not None:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
-from contextlib import suppress
-from dataclasses import dataclass
 
-from hpc_train.outcome import signal_name
-
-HOLD_SECS = 0.5
-"""How long a line of dashes may wait for what follows it."""
+from hpc_train.jobs.launch.launcher_output import LauncherOutput, RankEnd
 
 _FENCE = re.compile(rb"(?<!-)-{74}\r?\n|(?<!=)={83}\r?\n")
 """The line before and after each of mpirun's notices: dashes in Open MPI, equals signs in MPICH and its relatives."""
@@ -29,36 +22,8 @@ _REMARK = re.compile(
     rb"Please see the FAQ page for debugging suggestions)\r?\n"
 )
 _EXIT_STRING = re.compile(rb"WITH THE EXIT STRING: .*\(signal (\d+)\)")
-_FAILURE = re.compile(rb"rank \d+ failed:|hpc-train: error: |Traceback \(most recent call last\)")
 _NO_START = b"It looks like orte_init failed for some reason"
 _NOTICE_BYTES = 1 << 14
-
-
-@dataclass(frozen=True)
-class RankEnd:
-    """How the first rank to end did so, as far as mpirun reports it.
-
-    `signal` is the number of the signal that killed it; `code` its exit code where it left by itself, None where mpirun
-    does not say.
-    """
-
-    rank: int | None
-    host: str | None = None
-    signal: int | None = None
-    code: int | None = None
-
-    @property
-    def signal_name(self) -> str | None:
-        """Such as SIGKILL."""
-        if self.signal is None:
-            return None
-        return signal_name(128 + self.signal) or f"signal {self.signal}"
-
-    def __str__(self) -> str:
-        who = ("a rank" if self.rank is None else f"rank {self.rank}") + (f" on {self.host}" if self.host else "")
-        if self.signal is not None:
-            return f"{who} was killed by {self.signal_name}"
-        return f"{who} left{f' with code {self.code}' if self.code else ''} without finishing"
 
 
 def understand(notice: str) -> RankEnd | None:
@@ -78,29 +43,14 @@ def understand(notice: str) -> RankEnd | None:
     return None
 
 
-class MpirunOutput:
-    """A filter for mpirun's standard error: takes its notices out, and passes on at once what the ranks write.
-
-    Attributes:
-        end: How the first rank to end did so, or None.
-        reported: Whether a rank has reported a failure itself.
-        cannot_start: Whether a helper of mpirun's could not start on its host: Open MPI 4 then waits for ever.
-    """
+class MpirunOutput(LauncherOutput):
+    """That of mpirun: notices between lines. Where a helper could not start on its host, Open MPI 4 waits for ever."""
 
     def __init__(self) -> None:
-        self.end: RankEnd | None = None
-        self.reported = False
-        self.cannot_start = False
+        super().__init__()
         self._last = b""
-        self._held = b""
-
-    @property
-    def holding(self) -> bool:
-        """Whether something waits for what follows it."""
-        return bool(self._held)
 
     def feed(self, data: bytes) -> bytes:
-        """What of `data`, and of what was held, is to be written now."""
         text, out = self._held + data, b""
         self._held = b""
         while fence := _FENCE.search(text):
@@ -124,14 +74,12 @@ class MpirunOutput:
         return out + self._passed(text)
 
     def flush(self) -> bytes:
-        """What was held, since nothing follows it."""
         text, self._held = self._held, b""
         self._learn(text)
         return self._passed(text)
 
     def _passed(self, text: bytes) -> bytes:
-        if _FAILURE.search(text):
-            self.reported = True
+        self._look_for_failure(text)
         self._last = (self._last + text)[-2 * len(_NO_START) - len(text) :]
         self.cannot_start = self.cannot_start or _NO_START in self._last
         if (found := _EXIT_STRING.search(text)) and self.end is not None:
@@ -143,27 +91,3 @@ class MpirunOutput:
             self.reported = True
         if self.end is None:
             self.end = understand(notice.decode(errors="replace"))
-
-
-def pump(source: int, output: MpirunOutput, target: int) -> None:
-    """Writes what comes from the descriptor `source` to `target` through `output`, until its end; closes `source`.
-
-    What cannot be written is lost: the ranks go on.
-    """
-    try:
-        while True:
-            if output.holding and not select.select([source], [], [], HOLD_SECS)[0]:
-                _write_all(target, output.flush())
-            data = os.read(source, 1 << 16)
-            if not data:
-                _write_all(target, output.flush())
-                return
-            _write_all(target, output.feed(data))
-    finally:
-        os.close(source)
-
-
-def _write_all(target: int, data: bytes) -> None:
-    with suppress(OSError):
-        while data:
-            data = data[os.write(target, data) :]

@@ -158,7 +158,7 @@ def _describe(code: int, status: Mapping[str, Any], printed: RunOutput | None) -
     rank = 0 if status.get("ranks") == 1 else known.get("rank")
     if state == "stopped" or printed is None:
         return state, _error(message, signal_name(code), rank if state == "failed" else None)
-    words = last_words(printed, rank)
+    words = last_words(printed, rank, code)
     signal = words.signal or known.get("signal") or signal_name(code)
     error = _error(words.message or known.get("message") or message, signal, words.rank)
     return state, error | {"lines": list(words.lines)}

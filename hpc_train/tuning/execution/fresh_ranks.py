@@ -15,7 +15,7 @@ import psutil
 from hpc_train.files import open_to_append
 from hpc_train.folders import make_new_folder, remove_tree
 from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
-from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES
+from hpc_train.jobs.launch.launchers.open_mpi import SESSION_VARIABLE, SESSION_VARIABLES
 from hpc_train.processes import kill, with_variable
 from hpc_train.telemetry.status import SUPERVISOR_VARIABLE
 from hpc_train.tuning.execution.orphans import session_folder

@@ -16,13 +16,10 @@ from hpc_train.files import open_to_append
 from hpc_train.folders import make_folder, make_new_folder, remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
-from hpc_train.jobs.launch.mpirun import (
-    SESSION_VARIABLE,
-    SESSION_VARIABLES,
-    Mpirun,
-    end_session,
-    start_of,
-)
+from hpc_train.jobs.launch.launchers.mpirun import Mpirun
+from hpc_train.jobs.launch.launchers.open_mpi import SESSION_VARIABLE, SESSION_VARIABLES
+from hpc_train.jobs.launch.launchers.start import start_of
+from hpc_train.jobs.launch.run import end_session
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED, EXIT_LOST_NODE, STOP_CODES
 from hpc_train.telemetry.status import mark_ended, sound
 from hpc_train.tuning.execution.assignments import Assignment, AssignmentFolder, ModelFacts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpc_train.distributed.world import Threads
-from hpc_train.jobs.launch.mpirun import Mpirun
+from hpc_train.jobs.launch.launchers.mpirun import Mpirun
 from hpc_train.tuning.execution.fresh_ranks import FreshRanks
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.slots import Slot

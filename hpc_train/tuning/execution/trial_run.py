@@ -15,7 +15,7 @@ from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords
-from hpc_train.jobs.launch.mpirun import EXIT_MPIRUN_ENDED, PROGRESS
+from hpc_train.jobs.launch.run import EXIT_LAUNCHER_ENDED, PROGRESS
 from hpc_train.outcome import EXIT_FAILED, signal_name
 from hpc_train.telemetry.energy.node import SHARED_VARIABLE
 from hpc_train.telemetry.status import sound
@@ -106,7 +106,7 @@ def begin_log(path: Path) -> int:
 def code_in_truth(code: int, *words: LastWords) -> int:
     """`code`, with which a run has ended, unless it is that of a failure, and `words` tell of none. Pure."""
     said = any(one.rank is not None or one.message is not None for one in words)
-    return EXIT_MPIRUN_ENDED if code == EXIT_FAILED and not said else code
+    return EXIT_LAUNCHER_ENDED if code == EXIT_FAILED and not said else code
 
 
 def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
-from hpc_train.jobs.launch import mpirun
+from hpc_train.jobs.launch import run
 from hpc_train.jobs.launch.hosts import host_list
+from hpc_train.jobs.launch.launchers.base import Launcher
 from hpc_train.jobs.launch.rank_hosts import RankHosts
 from tests.support import make_job_in
 
@@ -22,14 +23,14 @@ class Launched:
             (folder / name).write_text(f"#!/bin/sh\n{text}\n")
             (folder / name).chmod(0o700)
         monkeypatch.setenv("PATH", str(folder), prepend=":")
-        monkeypatch.setattr(mpirun, "launch", self._launch)
+        monkeypatch.setattr(run, "launch", self._launch)
         self.programs = folder
         self._job = make_job_in(folder / "job", "hosts", run={"chief": "dedicated"})
         self.hosts: RankHosts | None = None
-        self.ranks = 0
+        self.launcher, self.ranks = "", 0
 
-    def _launch(self, mpirun: object, ranks: int, *others: object) -> int:
-        self.ranks = ranks
+    def _launch(self, launcher: Launcher, ranks: int, *others: object) -> int:
+        self.launcher, self.ranks = launcher.name, ranks
         *_, hosts = others
         self.hosts = hosts if isinstance(hosts, RankHosts) else None
         return 0
@@ -82,6 +83,19 @@ def test_nodes_of_a_job_that_cannot_be_asked_are_a_mistake(launched: Launched, m
     (launched.programs / "scontrol").write_text("#!/bin/sh\n[ $2 = hostnames ] && echo n1 && echo n2\n")
     assert "no srun on PATH" in launched.says("--max-restarts=1", "--min-hosts=1")
     assert not launched.says("--hosts=n1:2,n2:2"), "without restarts none is asked"
+
+
+def test_srun_is_for_allocations_and_takes_no_hosts(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "--launcher srun needs a Slurm allocation" in launched.says("--launcher=srun", "-n2")
+    assert "--launcher: 'mpiexec' is not allowed; allowed: mpirun, srun" in launched.says("--launcher=mpiexec")
+    enter_job(monkeypatch)
+    assert "srun here has no pmix" in launched.says("--launcher=srun", "-n2")
+    monkeypatch.setenv("SLURM_MPI_TYPE", "pmix")
+    assert "--hosts needs --launcher mpirun" in launched.says("--launcher=srun", "--hosts=n1:2,n2:2")
+    assert "--min-hosts needs --launcher mpirun" in launched.says("--launcher=srun", "--min-hosts=1")
+    assert not launched.says("--launcher=srun", "-n2")
+    assert (launched.launcher, launched.ranks) == ("srun", 2)
 
 
 def test_min_hosts_suit_the_job(launched: Launched) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train.distributed.silence import CHATTER
-from hpc_train.jobs.launch.mpirun import mpirun_command
+from hpc_train.jobs.launch.launchers.mpirun import mpirun_command
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 from hpc_train.resilience.signals import StopSignals
 from tests.support import LIMIT_SECS, environment, interrupt, wait_for

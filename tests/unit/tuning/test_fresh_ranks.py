@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES
+from hpc_train.jobs.launch.launchers.open_mpi import SESSION_VARIABLE, SESSION_VARIABLES
 from hpc_train.telemetry.status import SUPERVISOR_VARIABLE
 from hpc_train.tuning.execution.fresh_ranks import FreshRanks
 from hpc_train.tuning.execution.slots import Slot

@@ -30,8 +30,10 @@ from hpc_train.jobs.containers.job import of_submission
 from hpc_train.jobs.containers.start import contained_command
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.installation_check import refusal
-from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
+from hpc_train.jobs.launch.launchers.mpirun import Mpirun
+from hpc_train.jobs.launch.launchers.start import Start, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
+from hpc_train.jobs.launch.run import PROGRESS, report, run_supervised
 from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
 from hpc_train.jobs.schedulers.query import query

@@ -18,7 +18,7 @@ from hpc_train.jobs.launch.host_probe import (
     silent,
 )
 from hpc_train.jobs.launch.hosts import Host, host_list, parse_hosts, ranks_on
-from hpc_train.jobs.launch.mpirun import mpirun_command
+from hpc_train.jobs.launch.launchers.mpirun import mpirun_command
 from hpc_train.jobs.launch.rank_hosts import RankHosts, check_counts
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 

@@ -30,6 +30,14 @@ source "$RANKS_SH"
 """
 
 
+NOISE = """srun: launch/slurm: _step_signal: Terminating StepId=1.1
+srun: Force Terminated StepId=1.1
+srun: Job step aborted: Waiting up to 22 seconds for job step to finish.
+srun: forcing job termination
+slurmstepd-n1: error: *** STEP 1.6 ON n1 CANCELLED AT 2026-11-28T18:54:12 ***
+"""
+
+
 def run(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     for name, text in PROGRAMS.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -55,7 +63,7 @@ def run(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_the_code_is_that_of_the_first_rank_to_end(tmp_path: Path, code: str, notes: str, ends_with: int) -> None:
-    ended = run(tmp_path, CODE=code, NOTES=f"a rank\nsrun: error: {notes}\n")
+    ended = run(tmp_path, CODE=code, NOTES=f"a rank\n{NOISE}srun: error: {notes}\n")
     assert ended.returncode == ends_with, ended.stderr
     assert ended.stderr == f"a rank\nsrun: error: {notes}\n"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()], "its folder for srun's notes is gone"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.jobs.launch.mpirun_output import MpirunOutput, RankEnd, pump, understand
+from hpc_train.jobs.launch.launcher_output import RankEnd, pump
+from hpc_train.jobs.launch.mpirun_output import MpirunOutput, understand
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise, wait_secs
 from tests.support import LIMIT_SECS
 

@@ -1,4 +1,4 @@
-"""What is made of the end of an mpirun, for which a shell stands in."""
+"""What is made of the end of an mpirun, or of an srun, for which a shell stands in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES, Start, run_supervised
+from hpc_train.jobs.launch.launchers.open_mpi import SESSION_VARIABLE, SESSION_VARIABLES
+from hpc_train.jobs.launch.launchers.srun import Srun
+from hpc_train.jobs.launch.launchers.start import Start
+from hpc_train.jobs.launch.run import run_supervised
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import read_status
 
@@ -35,6 +38,26 @@ def test_a_job_has_not_failed_where_mpirun_was_told_to_end(state: str, says: str
     start = Start(("bash", "-c", script), {}, tmp_path)
     assert run_supervised(start, tmp_path, 0, StopSignals(), threading.Event()) == code
     assert read_status(tmp_path)["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("says", "leaves_with", "code", "why"),
+    [
+        ("srun: forcing job termination\nsrun: error: n2: task 1: Killed", 137, 143, "srun was ended by a signal"),
+        ("srun: error: n2: task 1: Killed", 143, 137, "rank 1 on n2 was killed by SIGKILL"),
+        ("srun: error: n2: task 1: Exited with exit code 7", 143, 7, "rank 1 on n2 left with code 7 without finishing"),
+        ("srun: error: Node failure on n2", 137, 205, "the job ended with exit code 205"),
+    ],
+)
+def test_srun_ends_as_mpirun_does(
+    says: str, leaves_with: int, code: int, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status = json.dumps({"state": "running", "host": "n1", "pid": 1, "started": 1.0})
+    script = f"echo {shlex.quote(status)} >status.json; echo {shlex.quote(says)} >&2; exit {leaves_with}"
+    start = Start(("bash", "-c", script), {}, tmp_path, Srun)
+    assert run_supervised(start, tmp_path, 0, StopSignals(), threading.Event()) == code
+    assert capfd.readouterr().err.splitlines()[-1] == f"hpc-train: {why}"
+    assert (read_status(tmp_path)["state"], read_status(tmp_path)["error"]["message"]) == ("failed", why)
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -1,29 +1,25 @@
-"""Starts the ranks of a job on this machine with mpirun, and again after a crash."""
+"""Runs the ranks of a job by a launcher, and again after a crash."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hpc_train import stdio
 from hpc_train.config.secrets import masked_words
-from hpc_train.errors import UserError
-from hpc_train.jobs.launch.hosts import Host, host_list
-from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
+from hpc_train.jobs.launch.launcher_output import pump
+from hpc_train.jobs.launch.launchers.base import Launcher
+from hpc_train.jobs.launch.launchers.start import Start, start_of
 from hpc_train.jobs.launch.rank_hosts import RankHosts
 from hpc_train.jobs.launch.record_end import newest_step
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
@@ -46,141 +42,25 @@ log = logging.getLogger(__name__)
 
 POLL_SECS = 0.1
 STOP_AGAIN_SECS, STOP_TIMES = 2.0, 5
-"""How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
+"""How often, and how many times, ranks are asked to stop: a launcher loses what comes before it has started them."""
 KILL_SECS = 10.0
-"""How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
-VERSION_SECS = 60.0
-"""How long mpirun may take to tell its version (it needs 0.05 seconds)."""
+"""How long a launcher may take to end the ranks at a second Ctrl-C (mpirun needs one to three seconds)."""
 LEFT_OVER_SECS = 1.0
-"""How long what mpirun has started may outlive it."""
-EXIT_MPIRUN_ENDED = 128 + signal.SIGTERM
-"""Of a run whose mpirun was told to end, which it does with EXIT_FAILED, as if a rank had failed; none has."""
+"""How long what a launcher has started may outlive it."""
+EXIT_LAUNCHER_ENDED = 128 + signal.SIGTERM
+"""Of a run whose launcher was told to end, which it does with EXIT_FAILED, as if a rank had failed; none has."""
 ASKED = {"SIGINT": "Ctrl-C: the ranks save and stop; a second Ctrl-C ends them at once"}
 PROGRESS = "HPC_TRAIN_PROGRESS"
-SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
-"""Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
-default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
-mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
 NO_START = (
     "Open MPI could not start on a host, as it says above: its folder there (TMPDIR, or /tmp) has to exist, with room, "
     "and to be writable"
 )
-_CARRIED = (
-    "HPC_TRAIN_",
-    "HOROVOD_",
-    "KERAS_",
-    "TF_",
-    "XLA_",
-    "OMP_",
-    "CUDA_",
-    "NCCL_",
-    "UCX_",
-    "FI_",
-    "PSM2_",
-    "PYTHONPATH",
-    "PATH",
-    "LD_LIBRARY_PATH",
-)
-"""Beginnings of the variables that ranks on other hosts get, too."""
-SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
-
-
 SHOW_CURSOR = "\x1b[?25h"
 """A bar hides the cursor; that of a rank that was killed leaves it so, and its line open."""
 
 
-def mpirun_command(
-    mpirun: str,
-    version_text: str,
-    ranks: int,
-    program: list[str],
-    as_root: bool,
-    env: Mapping[str, str],
-    output: Path | None = None,
-    hosts: Sequence[Host] = (),
-) -> tuple[list[str], dict[str, str]]:
-    """The command that runs `program` on `ranks` ranks, and the variables to set for it. Pure.
-
-    On other `hosts`, Open MPI sets those variables of `env` that _CARRIED names; MPICH sets all.
-
-    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads. Open MPI keeps
-    what each rank prints in the folder `output` as well, if its path has no colon, at which it would be cut off.
-    """
-    settings: dict[str, str] = {}
-    if "Open MPI" not in version_text:
-        where = ["-hosts", host_list(hosts)] if hosts else []
-        return [mpirun, "-bind-to", "none", *where, "-np", str(ranks), *program], settings
-    if as_root:
-        settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        settings = {name: value for name, value in settings.items() if name not in env}
-    flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
-    if output is not None and ":" not in str(output):
-        flags += ["--output-filename", str(output)]
-    if hosts:
-        flags += ["--host", host_list(hosts)]
-        flags += [word for name in sorted(env) if name.startswith(_CARRIED) for word in ("-x", name)]
-    return [mpirun, *flags, "env", "-u", SESSION_VARIABLE, *program], settings
-
-
-@dataclass(frozen=True)
-class Start:
-    """How the ranks of a job are started: the command, and what is set in its environment beside this process's own.
-
-    Attributes:
-        cwd: Where they run; None: here.
-    """
-
-    command: tuple[str, ...]
-    settings: Mapping[str, str]
-    cwd: Path | None = None
-
-
-class Mpirun:
-    """The mpirun beside this Python, or on PATH. It is asked for its version, while the caller goes on.
-
-    Raises:
-        UserError: There is none.
-    """
-
-    def __init__(self) -> None:
-        found = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-        if found is None:
-            raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
-        self.path = found
-        quiet = subprocess.DEVNULL
-        self._asked = subprocess.Popen([found, "--version"], stdin=quiet, stdout=subprocess.PIPE, stderr=quiet)
-
-    @cached_property
-    def version(self) -> str:
-        """What it says of itself, which is waited for."""
-        return self._asked.communicate(timeout=VERSION_SECS)[0].decode(errors="replace")
-
-
-def start_of(
-    mpirun: Mpirun,
-    ranks: int,
-    program: Sequence[str],
-    more: Mapping[str, str],
-    output: Path | None = None,
-    cwd: Path | None = None,
-    hosts: Sequence[Host] = (),
-) -> Start:
-    """How to run `program` on `ranks` ranks.
-
-    Args:
-        more: Set for them.
-        output: The folder in which Open MPI keeps a file for each rank's output; None for none.
-        hosts: Where; none: on this machine, or where mpirun chooses to.
-    """
-    command, settings = mpirun_command(
-        mpirun.path, mpirun.version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output, hosts
-    )
-    log.debug(f"running {shlex.join(command)}")
-    return Start(tuple(command), {**settings, **more}, cwd)
-
-
 def launch(
-    mpirun: Mpirun,
+    launcher: Launcher,
     ranks: int,
     job_file: Path,
     job_dir: Path,
@@ -192,12 +72,14 @@ def launch(
 
     `more` are options for it. With `hosts` the ranks are those of the hosts, and after a crash of those that answer.
 
-    The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
-    other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
+    The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: launchers hand that one on, while others
+    would make them kill the ranks within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
     leaves without reporting, it is named, and status.json in `job_dir` says so.
     """
     program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
-    progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
+    progress = (
+        {} if PROGRESS in os.environ else {PROGRESS: "bar" if launcher.draws and sys.stdout.isatty() else "lines"}
+    )
     command = shlex.join(["hpc-train", *masked_words(sys.argv[1:])])
     known = {COMMAND_VARIABLE: command, SUPERVISOR_VARIABLE: str(os.getpid())}
     if (output := stdio.output_file()) is not None:
@@ -206,7 +88,9 @@ def launch(
     if hosts is not None:
         settings["SLURM_OVERLAP"] = "1"  # in an allocation mpirun's helpers do not wait for a step on a dead node
     start = (
-        start_of(mpirun, ranks, program, settings) if hosts is None else HostStarts(mpirun, program, settings, hosts)
+        start_of(launcher, ranks, program, settings)
+        if hosts is None
+        else HostStarts(launcher, program, settings, hosts)
     )
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
@@ -217,7 +101,7 @@ def launch(
 class HostStarts:
     """How the ranks are started on hosts that change from run to run."""
 
-    mpirun: Mpirun
+    launcher: Launcher
     program: Sequence[str]
     more: Mapping[str, str]
     hosts: RankHosts
@@ -225,7 +109,7 @@ class HostStarts:
     def next(self, settings: Mapping[str, str]) -> Start:
         """On the hosts as they are now, with `settings` for the ranks as well."""
         more = {**self.more, **settings, RESTART_REASON_VARIABLE: self.hosts.reason}
-        return start_of(self.mpirun, self.hosts.ranks, self.program, more, hosts=self.hosts.hosts)
+        return start_of(self.launcher, self.hosts.ranks, self.program, more, hosts=self.hosts.hosts)
 
 
 def run_supervised(
@@ -247,10 +131,10 @@ def run_supervised(
     earlier = int(given) if given.isdecimal() else 0
 
     def run(restarts: int) -> RunEnd:
-        with _session() as session:
-            launched = time.time() if began is None or restarts else began
-            counted = {RESTARTS_VARIABLE: str(earlier + restarts), LAUNCHED_VARIABLE: f"{launched:.3f}"}
-            now = start.next(counted) if isinstance(start, HostStarts) else start
+        launched = time.time() if began is None or restarts else began
+        counted = {RESTARTS_VARIABLE: str(earlier + restarts), LAUNCHED_VARIABLE: f"{launched:.3f}"}
+        now = start.next(counted) if isinstance(start, HostStarts) else start
+        with now.launcher.session() as session:
             settings = {**now.settings, **session, **counted}
             return _run(replace(now, settings=settings), job_dir, signals, at_once)
 
@@ -266,22 +150,12 @@ def run_supervised(
     return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report, ask)
 
 
-@contextmanager
-def _session() -> Iterator[dict[str, str]]:
-    """The variable with a new folder for what mpirun keeps while it runs; none where whoever started this gave one."""
-    if SESSION_VARIABLES & os.environ.keys():
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
-        yield {SESSION_VARIABLE: own}
-
-
 def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> RunEnd:
     """Runs all ranks to their end, and leaves no process behind."""
     before = _run_in(read_status(job_dir))
     read_end, write_end = os.pipe()
-    output = MpirunOutput()
-    # A session of its own keeps the terminal's Ctrl-C from mpirun.
+    output = start.launcher.output()
+    # A session of its own keeps the terminal's Ctrl-C from the launcher.
     process = subprocess.Popen(
         start.command,
         env={**os.environ, **start.settings},
@@ -317,6 +191,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     code = process.wait()
     code = 128 - code if code < 0 else code
     writer.join(LEFT_OVER_SECS)
+    code = output.settle(code)
     status, end, rank = read_status(job_dir), output.end, output.end.rank if output.end else None
     fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
     reported = output.reported or (fresh and status.get("state") != "running")
@@ -334,7 +209,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     elif end is not None and (end.signal is not None or not reported):
         why, reported = str(end), False
     elif fresh and not reported and code == EXIT_FAILED:
-        code, why = EXIT_MPIRUN_ENDED, "mpirun was ended by a signal"
+        code, why = EXIT_LAUNCHER_ENDED, f"{start.launcher.name} was ended by a signal"
     else:
         why, end = f"the job ended with exit code {code}", None
     if (killed or (end is not None and end.signal is not None)) and sys.stdout.isatty():
@@ -350,7 +225,7 @@ def has_ended(pid: int) -> bool:
 
 
 def end_session(leader: int) -> None:
-    """Ends what is left of the session of `leader`, which has ended: ranks that lost their mpirun, their children."""
+    """Ends what is left of the session of `leader`, which has ended: ranks that lost their launcher, their children."""
     grace = time.monotonic() + LEFT_OVER_SECS
     while left := of_session(leader):
         if time.monotonic() > grace:
