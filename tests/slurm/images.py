@@ -13,7 +13,9 @@ from tests.support import LIMIT_SECS, REPOSITORY
 
 EMPTY = ("dev", "proc", "sys", "tmp", "etc", "ch", "usr", "scratch", "var/tmp")
 SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib64")
-LEFT_OUT = ("chromium", "debug", "gcc", "llvm*", "firmware", "modules")
+VENV = Path("/opt/hpc_train/.venv")
+"""In the image, where there is nothing of the node's: what points there is so found."""
+PACKAGES = VENV / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
 
 
 def make_image(folder: Path) -> Path:
@@ -26,16 +28,16 @@ def make_image(folder: Path) -> Path:
     for name in ("bin", "lib", "lib64", "sbin"):
         if Path("/", name).is_symlink():
             (folder / name).symlink_to(os.readlink(f"/{name}"))
-    venv = Path(sys.prefix)
-    for source in (*map(Path, SYSTEM), Path(sys.base_prefix), venv):
+    places = {path: path for path in (*map(Path, SYSTEM), Path(sys.base_prefix))} | {Path(sys.prefix): VENV}
+    for source, place in places.items():
         if source.is_dir():
-            target = folder / source.relative_to("/")
+            target = folder / place.relative_to("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 subprocess.run(["cp", "-al", source, target], check=True, timeout=LIMIT_SECS)
-    packages = folder / Path(sysconfig.get_path("purelib")).relative_to("/")
+    packages = folder / PACKAGES.relative_to("/")
     for editable in packages.glob("__editable__*hpc_train*"):
         editable.unlink()
     shutil.copytree(REPOSITORY / "hpc_train", packages / "hpc_train", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "ch/environment").write_text(f"PATH={venv}/bin:/usr/bin:/bin\n")
+    (folder / "ch/environment").write_text(f"PATH={VENV}/bin:/usr/bin:/bin\n")
     return folder

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 
 from tests.slurm.back_ends import BackEnd, make_program
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.images import make_image
+from tests.slurm.images import PACKAGES, make_image
 from tests.slurm.jobs import (
     ended_as,
     job_environment,
@@ -66,7 +65,7 @@ def apart() -> Iterator[Path]:
 def without_package(tmp_path: Path) -> str:
     """What hides hpc_train in an image."""
     (tmp_path / "nothing").mkdir()
-    return f"{tmp_path / 'nothing'}:{sysconfig.get_path('purelib')}/hpc_train"
+    return f"{tmp_path / 'nothing'}:{PACKAGES}/hpc_train"
 
 
 def test_ranks_in_containers_train_the_same_weights(slurm: BackEnd, image: Path, apart: Path, tmp_path: Path) -> None:

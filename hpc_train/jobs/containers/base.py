@@ -11,7 +11,13 @@ from pathlib import Path
 from hpc_train.errors import UserError
 
 HOST_ONLY = (
-    *("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "OPAL_PREFIX"),
+    *("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"),
+    *(
+        "OPAL_PREFIX",
+        "PMIX_INSTALL_PREFIX",
+        "PMIX_PREFIX",
+        "PRTE_PREFIX",
+    ),  # where the node's MPI is; mpirun tells ranks
     "OMPI_MCA_orte_remote_tmpdir_base",  # of mpirun's helpers; a rank has another from them
 )
 """Variables that mean something on the node alone: no container has them, unless the job itself sets them."""
