@@ -12,13 +12,8 @@ from hpc_train.errors import UserError
 
 HOST_ONLY = (
     *("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"),
-    *(
-        "OPAL_PREFIX",
-        "PMIX_INSTALL_PREFIX",
-        "PMIX_PREFIX",
-        "PRTE_PREFIX",
-    ),  # where the node's MPI is; mpirun tells ranks
-    "OMPI_MCA_orte_remote_tmpdir_base",  # of mpirun's helpers; a rank has another from them
+    # Of the node's MPI: mpirun tells ranks where it lies, and where its helpers keep files.
+    *("OPAL_PREFIX", "PMIX_INSTALL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX", "OMPI_MCA_orte_remote_tmpdir_base"),
 )
 """Variables that mean something on the node alone: no container has them, unless the job itself sets them."""
 Look = Callable[[Sequence[str]], list[str]]
