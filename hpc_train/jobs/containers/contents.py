@@ -114,8 +114,10 @@ def look_at_folders(words: Sequence[str], image: str, paths: Sequence[str]) -> l
     Raises:
         UserError: The image cannot be run.
     """
-    command = [*words, "sh", "-c", LOOK_AT_FOLDERS, "-", *paths]
-    return output_of(command, "/", image, "cannot be run").split()
+    found = output_of([*words, "sh", "-c", LOOK_AT_FOLDERS, "-", *paths], "/", image, "cannot be run").split()
+    if len(found) != len(paths):
+        raise UserError(f"container: {image}: its sh prints something else than what is in it")
+    return found
 
 
 def look_at_contents(words: Sequence[str], image: str, folder: str, job_dir: str, paths: Sequence[str]) -> Contents:

@@ -38,6 +38,7 @@ class Machine:
         self.bin.mkdir()
         for compiler in ("c++", "make"):
             self.add(compiler, "print('x86_64-linux-gnu')")
+        self.add("ssh", "")
         self.add_python("3.11.7")
 
     def add(self, name, python_code):
@@ -168,7 +169,7 @@ def test_the_site_mpi_goes_first(machine, monkeypatch):
     assert plan.choose_mpi().folder == ""
 
 
-@pytest.mark.parametrize(("missing", "named"), [("c++", "g++"), ("make", "make")])
+@pytest.mark.parametrize(("missing", "named"), [("c++", "g++"), ("make", "make"), ("ssh", "it (Debian: apt-get")])
 def test_a_missing_build_tool_is_named(machine, missing, named):
     (machine.bin / missing).unlink()
     assert f"install {named}" in machine.complaint()
