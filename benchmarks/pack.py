@@ -1,6 +1,6 @@
 """What a pack saves: calls of ranks on the shared folder of an environment; and how long they take to start.
 
-python benchmarks/pack.py             # five minutes and 5 GB of disk: it packs this whole environment
+python benchmarks/pack.py             # seven minutes and 5 GB of disk: it packs this whole environment
 python benchmarks/pack.py --quick     # tries everything once, with a small environment; the figures mean nothing
 """
 

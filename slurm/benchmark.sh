@@ -52,7 +52,7 @@ if (($# > 0)); then
     shift
 fi
 
-[[ -z ${HPC_TRAIN_CONTAINER:-} ]] || fail "HPC_TRAIN_CONTAINER is for train.sh: this runs in no container; leave it out"
+[[ -z ${HPC_TRAIN_CONTAINER:-}${HPC_TRAIN_PACK:-} ]] || fail "HPC_TRAIN_CONTAINER and HPC_TRAIN_PACK are for train.sh: unset them"
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
 

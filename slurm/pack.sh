@@ -35,7 +35,7 @@ if [[ -n $libc && $(printf "%s\n" "$libc" "${found#glibc }" | sort -V | head -n 
 fi
 [[ -d $base && -w $base ]] || problem "$base is no folder that can be written: set HPC_TRAIN_PACK_DIR to one that all nodes have"
 case $(stat -f -c %T "$base" 2>/dev/null) in
-    nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs | k-afs | ocfs2 | gfs*) # fhgfs: BeeGFS
+    nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs | k-afs | ocfs2 | gfs* | v9fs | fuse*) # fhgfs: BeeGFS
         echo "shared $base on $node is on $(stat -f -c %T "$base"), which nodes share" ;;
 esac
 for old in "$base"/hpc_train-pack-*; do # left by jobs that were killed: nobody holds them

@@ -55,7 +55,7 @@ fi
 [[ -f $home/slurm/programs.sh ]] ||
     fail "no checkout of hpc_train at '$home': submit from the checkout, or set HPC_TRAIN_HOME to it"
 
-[[ -z ${HPC_TRAIN_CONTAINER:-} ]] || fail "HPC_TRAIN_CONTAINER is for train.sh: this runs in no container; leave it out"
+[[ -z ${HPC_TRAIN_CONTAINER:-}${HPC_TRAIN_PACK:-} ]] || fail "HPC_TRAIN_CONTAINER and HPC_TRAIN_PACK are for train.sh: unset them"
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
 

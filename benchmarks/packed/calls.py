@@ -16,7 +16,7 @@ from packed.environments import Environment
 
 LIMIT_SECS = 300.0
 STRACE = ("strace", "-f", "-qq", "-y", "--seccomp-bpf", "-e", "trace=%file,getdents64", "-o")
-_CALL = re.compile(r'\d+ +\w+\((?:(?:AT_FDCWD|\d+)<([^>]*)>(?:, )?)?(?:"((?:[^"\\]|\\.)*)")?')
+_CALL = re.compile(r'\d+ +\w+\((?:(?:AT_FDCWD|\d+)(?:<([^>]*)>)?(?:, )?)?(?:"((?:[^"\\]|\\.)*)")?')
 _AT_ONCE = (
     'pids=; for n in $(seq "$1"); do "$2" -c "$3" & pids="$pids $!"; done; for p in $pids; do wait $p || exit; done'
 )

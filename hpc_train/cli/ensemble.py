@@ -69,7 +69,7 @@ def ensemble(
             raise UserError(f"{given}: an ensemble that goes on is as it was begun; leave it out")
         opened = open_ensemble(place)
         if as_jobs is not None:
-            submit_drivers(opened.study, as_jobs, warn)
+            submit_drivers(opened.study, as_jobs, warn, is_new)
             return
         request = DriveRequest(parallel, not fresh_ranks, is_new)
         with study_listeners(opened.study, console, say) as listeners:

@@ -60,12 +60,15 @@ def _clean() -> None:
     folder = cache_folder(os.environ, home_folder())
     try:
         packs = cached_packs(folder)
-        for found in packs:
-            if (use := use_of(found)) is None:
-                remove_pack(found)
-            say(f"{found.path} ({size(found.bytes)}): {'removed' if use is None else f'stays: {use}'}")
     except OSError as error:
         raise UserError(f"{error.filename or folder}: cannot be cleaned: {error.strerror}") from None
+    for found in packs:
+        try:
+            if (use := use_of(found)) is None:
+                remove_pack(found)
+        except OSError as error:
+            use = f"{error.filename or found.path}: {error.strerror}"
+        say(f"{found.path} ({size(found.bytes)}): {'removed' if use is None else f'stays: {use}'}")
     if not packs:
         say(f"{folder}: has no packs")
 

@@ -94,7 +94,7 @@ def run(
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
         if as_jobs is not None:
-            submit_drivers(found, as_jobs, warn)
+            submit_drivers(found, as_jobs, warn, is_new)
             return
         request = DriveRequest(parallel, not fresh_ranks, is_new)
         with study_listeners(found, console, say) as listeners:

@@ -37,7 +37,7 @@ class Container(BaseModel):
     """An image, and how it is run.
 
     Attributes:
-        image: A folder or a .sqfs file (Charliecloud), or a .sif file (Apptainer).
+        image: A folder (Charliecloud), or a .sif file (Apptainer).
         runtime: What runs it; auto: by the image.
         binds: Folders of the node that are seen in it, beside those that the job is known to need: "/folder", or
             "/folder:/in/the/container".

@@ -38,6 +38,8 @@ Kind = Literal[
     "the whole job-dir",
 ]
 SETTLED_SECS = 600.0
+COPIED_SECS = 7200.0
+"""For so long a copy of hpc_train may be that of somebody who submits: pip may take half an hour beside it."""
 """Temporary files that were touched since may be somebody's who is just writing: of a report, or an evaluation."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _RUN = re.compile(r"run-(\d+)")
@@ -238,8 +240,12 @@ def _earlier_installations(job_dir: Path) -> list[Path]:
     submission, folder = read_record(job_dir).submission, job_dir / INSTALLATION
     if submission is None or submission.installation is None or folder.is_symlink():
         return []
-    kept = submission.installation.path(job_dir)
-    return [path for path in _inside(folder) if path != kept and _COPY.fullmatch(path.name)]
+    kept, found = submission.installation.path(job_dir), []
+    for path in _inside(folder):
+        with suppress(OSError):  # one that is new may be that of a submission which is not recorded yet
+            if path != kept and _COPY.fullmatch(path.name) and time.time() - path.lstat().st_mtime > COPIED_SECS:
+                found.append(path)
+    return found
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from hpc_train.jobs.record.installation import Installation, this_installation
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.packs.archive import sha256_of, write_folder
-from hpc_train.packs.cache import cache_folder, pack_of
+from hpc_train.packs.cache import cache_folder, note_use, pack_of
 from hpc_train.packs.manifest import Manifest, read_manifest
 from hpc_train.packs.requirements import install_requirements, resolve_requirements
 from hpc_train.processes import home_folder
@@ -48,6 +48,10 @@ class Environment:
             OSError: The job-dir cannot be written.
         """
         if self.is_kept:
+            kept = cache_folder(os.environ, home_folder())
+            for path in _packs_of(job_dir):
+                if path.parent == kept:
+                    note_use(path, job_dir)
             return
         packs = []
         if self.pack == "auto":
@@ -81,7 +85,7 @@ def with_environment(submission: Submission, report: ReportLine) -> tuple[Submis
     requirements = None if wants.requirements is None else folder / wants.requirements
     pack = _checked_pack(submission, folder, report)
     submission = replace(
-        submission, resources={**submission.resources, "container": checked_container(submission, folder)}
+        submission, resources={**submission.resources, "container": checked_container(submission, folder, report)}
     )
     packages: tuple[str, ...] = ()
     if requirements is not None:
@@ -107,7 +111,7 @@ def with_environment_again(
             "--job-dir, and `warm_start_from` this one"
         )
     submission = replace(
-        submission, resources={**submission.resources, "container": checked_container(submission, folder)}
+        submission, resources={**submission.resources, "container": checked_container(submission, folder, report)}
     )
     pack = _checked_pack(submission, folder, report, same=had.pack)
     if pack != had.pack:
@@ -124,6 +128,10 @@ def with_environment_again(
         if pack == "auto" and requirements is None:
             report(f"resources.pack: {problem}; a new one is made")
             return _with_paths(submission, pack, None), Environment("auto")
+        if requirements is not None:
+            raise UserError(
+                f"resources.pack: {problem}; submit the job anew, with --job-dir, and `warm_start_from` this one"
+            )
         raise UserError(
             f"resources.pack: {problem}; to go on with the environment as it is now: --set resources.pack=none"
         )

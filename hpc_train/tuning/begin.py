@@ -67,6 +67,11 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
             "resources.container: a study's ranks run in no container: begin it in one, or without: "
             "--set resources.container=null"
         )
+    if wants.requirements is not None:
+        raise UserError(
+            "resources.requirements: are installed for jobs of hpc-train submit alone: install them into the "
+            "environment, and --set resources.requirements=null"
+        )
     settings = StudySettings(
         name=job.name[:LONGEST_NAME],
         job_file=str(job_file),

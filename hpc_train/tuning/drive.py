@@ -40,14 +40,25 @@ class DriveRequest:
     is_new: bool = False
 
 
-def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> None:
+def submit_drivers(study: Study, count: int, report: Callable[[str], None], is_new: bool = False) -> None:
     """Submits `count` jobs that run trials of a study until there are no more, and reports their number. Local.
+
+    A study that `is_new`, begun for them, goes again where they are refused.
 
     Raises:
         UserError: A trial wants several nodes, a pack, packages or roles; there is no scheduler with such jobs, or it
             refuses them.
         SchedulerError: The scheduler does not answer.
     """
+    try:
+        _submit_drivers(study, count, report)
+    except UserError:
+        if is_new:
+            remove_tree(study.folder.path)
+        raise
+
+
+def _submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> None:
     folder, job = study.folder, study.job.job
     chosen = choose(None, os.environ)
     wants = chosen.completed(resources_for(job.resources, load_tiers(os.environ, home_folder())), os.environ)
@@ -56,10 +67,12 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
             f"resources.nodes: a {study.nouns.trial} runs on one node, and {wants.nodes} are wanted; give 1"
         )
     for key in ("pack", "requirements", *wants.roles):
+        without = f"--set resources.{key}={'none' if key == 'pack' else 'null'}"
         if getattr(wants, key) not in (None, "none"):
             raise UserError(
                 f"resources.{key}: is not for --as-jobs, whose jobs start from the environment that submits them, with "
-                f"ranks that are alike; leave it out, and begin the {study.nouns.study} anew"
+                f"ranks that are alike; leave it out ({without}), and "
+                f"begin the {study.nouns.study} anew"
             )
     study.reopen()
     jobs = folder.path / JOBS
@@ -76,6 +89,8 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, listener
         UserError: The study cannot be run here, its goal is not reported, or its folder cannot be written.
     """
     job = study.job.job
+    if job.resources.pack not in (None, "none"):
+        listeners.report(f"resources.pack: is not used: {study.nouns.trial}s start from the environment itself")
     wanted = wanted_by(job, settings.ranks)
     parallel = request.parallel or study.job.tune.parallel_trials
     if (nodes := job.resources.nodes or 1) > 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpc_train.config.program import MEMBER
 from hpc_train.errors import UserError
 from hpc_train.jobs.containers.base import Inside
-from hpc_train.jobs.containers.contents import look_at_contents, look_at_folders, why_no_package
+from hpc_train.jobs.containers.contents import ImageLook, look_at_contents, why_no_package
 from hpc_train.jobs.containers.image import runtime_of, with_full_path
 from hpc_train.jobs.record.installation import this_installation
 from hpc_train.jobs.record.submission import Submission
@@ -19,13 +20,13 @@ def needs_package(submission: Submission) -> bool:
     return submission.kind == "model" or MEMBER in submission.args[:2]
 
 
-def checked_container(submission: Submission, folder: Path) -> dict[str, Any] | None:
+def checked_container(submission: Submission, folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
     """`resources.container` of a job with its image's full path, as a record has it; None: it has none.
 
     What is in the image is looked at where its runtime is on PATH: on a login node it may not be.
 
     Args:
-        folder: That of the job file.
+        folder: That of the job file. report: told where the image cannot be run here.
 
     Raises:
         UserError: With why the ranks could not run in it.
@@ -40,9 +41,15 @@ def checked_container(submission: Submission, folder: Path) -> dict[str, Any] | 
         if submission.backend == "local":
             raise
     else:
-        image, inside = container.image, Inside(binds=container.binds)
-        bare = runtime.words(program, image, inside)
-        inside, _ = runtime.fitted(inside, [], lambda paths: look_at_folders(bare, image, paths))
+        image = container.image
+        inside = Inside(binds=tuple(bind for bind in container.binds if Path(bind.partition(":")[0]).exists()))
+        look = ImageLook(tuple(runtime.words(program, image, inside)), image)
+        try:
+            inside = runtime.fitted(inside, [], [], look, {})
+            look.kinds(["/"])
+        except UserError as error:  # where jobs are submitted it may not run, as on another kind of machine
+            report(f"{error}: looked into by the job's first node alone")
+            return container.model_dump(mode="json")
         found = look_at_contents(runtime.words(program, image, inside), image, "/", "/", [])
         here = submission.installation or this_installation()
         if needs_package(submission) and (

@@ -1,4 +1,4 @@
-"""What an image holds, as its own Python says, and why a job does not fit it."""
+"""What an image holds, as its own programs say, and why a job does not fit it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated
+from typing import IO, Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -19,11 +20,18 @@ LOOK_SECS = 300
 """How long a command may take that looks into an image; on a busy file system Python starts slowly."""
 MAX_SAID = 1 << 20
 MARK = "hpc_train: "
-LOOK_AT_FOLDERS = """\
+LOOK_AT_PATHS = """\
+full() {
+    [ -r "$1" ] || return 0
+    for one in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+        if [ -e "$one" ] || [ -L "$one" ]; then return 0; fi
+    done
+    return 1
+}
 for path; do
     if [ -f "$path" ]; then echo file
     elif [ ! -d "$path" ]; then echo none
-    elif [ -n "$(ls -A "$path" 2>/dev/null)" ] || [ -L "$path" ]; then echo full
+    elif [ -L "$path" ] || full "$path"; then echo full
     else echo empty
     fi
 done"""
@@ -31,7 +39,7 @@ done"""
 LOOK_AT_PYTHON = f"""\
 import json, os, platform, sys
 found = {{"python": platform.python_version(), "folder": os.getcwd()}}
-found["sees"] = [path for path in sys.argv[2:] if os.path.lexists(path)]
+found["sees"] = [path for path in sys.argv[2:] if os.path.exists(path)]
 found["writes"] = os.access(sys.argv[1], os.W_OK)
 try:
     import importlib.util
@@ -56,6 +64,7 @@ sys.stdout.write("\\n{MARK}" + json.dumps(found) + "\\n")
 """For the image's Python: the job-dir, then paths that it should see. One line of JSON; it needs no hpc_train."""
 
 Text = Annotated[str, Field(max_length=4096)]
+PathText = Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00-\x1f\x7f]*$")]
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Contents:
     """
 
     python: Annotated[str, Field(pattern=r"^\d+\.\d+[\w.+-]{0,32}$")]
-    folder: Text
+    folder: PathText
     sees: list[Text]
     writes: bool
     package: Text | None = None
@@ -83,41 +92,69 @@ class Contents:
     mpi: Text | None = None
     without_mpi: Text | None = None
 
+    @property
+    def mpi_name(self) -> str:
+        """Its MPI, in a few words."""
+        return "MPI not known, without mpi4py" if self.mpi is None else first_line(self.mpi)
+
 
 _CONTENTS = TypeAdapter(Contents)
 
 
+@dataclass(frozen=True)
+class ImageLook:
+    """Asks an image, by the command that runs programs in it. See Look."""
+
+    words: tuple[str, ...]
+    image: str
+
+    def kinds(self, paths: Sequence[str]) -> list[str]:
+        found = output_of(
+            [*self.words, "sh", "-c", LOOK_AT_PATHS, "-", *paths], "/", self.image, "cannot be run"
+        ).split()
+        if len(found) != len(paths):
+            raise UserError(f"container: {self.image}: its sh prints something else than what is in it")
+        return found
+
+    def text(self, path: str) -> str:
+        return output_of([*self.words, "cat", path], "/", self.image, f"{path} cannot be read")
+
+
 def output_of(command: Sequence[str], folder: str, image: str, what: str) -> str:
-    """What a command prints that looks into an image.
+    """What a command prints that looks into an image, MAX_SAID bytes at most.
 
     Raises:
-        UserError: It fails.
+        UserError: It fails, or prints more.
     """
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_SECS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"container: {image}: does not answer within {LOOK_SECS} s") from None
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     except OSError as error:
         raise UserError(f"container: {command[0]} cannot be started: {error.strerror}") from None
-    out, err = (text[-MAX_SAID:].decode(errors="replace") for text in (done.stdout, done.stderr))
-    if done.returncode:
-        said = visible(err.strip().splitlines()[-1] if err.strip() else f"exit code {done.returncode}")
+
+    def read(stream: IO[bytes]) -> bytes:
+        text = stream.read(MAX_SAID + 1)
+        if len(text) > MAX_SAID:
+            process.kill()
+        return text
+
+    with process, ThreadPoolExecutor(2) as pool:
+        texts = [pool.submit(read, stream) for stream in (process.stdout, process.stderr) if stream is not None]
+        try:
+            process.wait(LOOK_SECS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise UserError(f"container: {image}: does not answer within {LOOK_SECS} s") from None
+        except BaseException:
+            process.kill()
+            raise
+        out, err = (text.result().decode(errors="replace") for text in texts)
+    if max(len(out), len(err)) > MAX_SAID:
+        raise UserError(f"container: {image}: {what}: it prints without end")
+    if process.returncode:
+        said = visible(err.strip().splitlines()[-1] if err.strip() else f"exit code {process.returncode}")
         raise UserError(f"container: {image}: {what}: {said}")
     return out
-
-
-def look_at_folders(words: Sequence[str], image: str, paths: Sequence[str]) -> list[str]:
-    """What is at `paths` in an image: a "file", an "empty" or a "full" folder, or "none".
-
-    Raises:
-        UserError: The image cannot be run.
-    """
-    found = output_of([*words, "sh", "-c", LOOK_AT_FOLDERS, "-", *paths], "/", image, "cannot be run").split()
-    if len(found) != len(paths):
-        raise UserError(f"container: {image}: its sh prints something else than what is in it")
-    return found
 
 
 def look_at_contents(words: Sequence[str], image: str, folder: str, job_dir: str, paths: Sequence[str]) -> Contents:
@@ -162,7 +199,7 @@ def why_mpi_does_not_fit(mpirun: str, mpi: str, image: str) -> str | None:
     if None in (outside, inside) or outside == inside:
         return None
     return (
-        f"container: {image}: its MPI is {_first_line(mpi)}, which mpirun here ({_first_line(mpirun)}) cannot start: "
+        f"container: {image}: its MPI is {first_line(mpi)}, which mpirun here ({first_line(mpirun)}) cannot start: "
         "load a fitting MPI (`modules`), build the image with one, or take launcher: srun"
     )
 
@@ -175,23 +212,18 @@ def _family(text: str) -> str | None:
     return None
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """The first words of what an MPI says of itself, fit to be shown. Pure."""
     line = text.strip().partition("\n")[0].partition(",")[0]
-    return visible(line.removeprefix("mpirun ").strip())[:80]
+    return visible(" ".join(line.removeprefix("mpirun ").split()))[:80]
 
 
-def mpirun_says(path: str | None) -> str:
-    """What mpirun says of its version; nothing where there is none."""
+def mpirun_says(path: str) -> str:
+    """What mpirun says of its version; nothing where it does not run."""
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    quiet = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            [path or "mpirun", "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-            env=env,
-        )
+        done = subprocess.run([path, "--version"], stdin=quiet, capture_output=True, timeout=60, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")

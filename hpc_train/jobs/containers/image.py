@@ -21,19 +21,23 @@ def runtime_of(container: Container) -> Runtime:
         UserError: The image is not there, or none takes it.
     """
     image = Path(container.image)
+    found: Runtime | None
     try:
         image.stat()
         if container.runtime != "auto":
-            return next(runtime for runtime in RUNTIMES if runtime.name == container.runtime)
-        if (found := next((runtime for runtime in RUNTIMES if runtime.takes(image)), None)) is not None:
+            found = next(runtime for runtime in RUNTIMES if runtime.name == container.runtime)
+        else:
+            found = next((runtime for runtime in RUNTIMES if runtime.takes(image)), None)
+        if found is not None:
+            found.check(image)
             return found
     except FileNotFoundError:
         raise UserError(f"container: there is no image {image} here") from None
     except OSError as error:
         raise UserError(f"container: {image}: cannot be read: {error.strerror}") from None
     raise UserError(
-        f"container: {image}: is no image that is known by its name; allowed: a folder or a .sqfs file (Charliecloud), "
-        "a .sif file (Apptainer); or say which `runtime` it is for"
+        f"container: {image}: is no image that is known by its name; allowed: a folder (Charliecloud), a .sif file "
+        "(Apptainer); or say which `runtime` it is for"
     )
 
 

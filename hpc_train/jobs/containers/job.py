@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hpc_train.data.hdf5.shards import matches
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.containers.check import needs_package
+from hpc_train.jobs.containers.image import with_full_path
 from hpc_train.jobs.containers.start import ContainedJob
 from hpc_train.jobs.record.installation import this_installation
 from hpc_train.jobs.record.submission import Submission
@@ -44,7 +46,7 @@ def of_submission(submission: Submission, job_dir: Path) -> ContainedJob:
         version=found.version,
         environment=wants.environment,
         gpus=any(one.gpus_per_node for one in wants.components),
-        by_mpirun=wants.launcher == "mpirun" and (submission.kind == "model" or wants.ranks > 1),
+        mpirun=_mpirun() if wants.launcher == "mpirun" and (submission.kind == "model" or wants.ranks > 1) else None,
     )
 
 
@@ -71,9 +73,14 @@ def of_training(
         needs=(str(job_file.absolute().parent), *paths_of(job, data_root or job_file.absolute().parent)),
         code=found.fingerprint,
         version=found.version,
-        gpus=bool(os.environ.get("SLURM_GPUS_ON_NODE")),
-        by_mpirun=by_mpirun,
+        gpus=any(name.startswith(("SLURM_GPUS", "SLURM_JOB_GPUS")) for name in os.environ),
+        mpirun=_mpirun() if by_mpirun else None,
     )
+
+
+def _mpirun() -> str | None:
+    """The one that slurm/ranks.sh takes."""
+    return shutil.which("mpirun")
 
 
 def paths_of(job: JobConfig | ProgramConfig, folder: Path) -> list[str]:
@@ -87,7 +94,7 @@ def paths_of(job: JobConfig | ProgramConfig, folder: Path) -> list[str]:
             wild = next((place for place, part in enumerate(path.parts) if _WILD.search(part)), len(path.parts) - 1)
             found.append(os.path.normpath(Path(*path.parts[:wild])))
             linked = matches(str(path)) if kind == "shard" else [path]
-            found += [os.path.realpath(one) for one in linked if one.is_symlink()]
+            found += [str(one.resolve().parent) for one in linked if one.is_symlink()]
     return list(dict.fromkeys(found))
 
 
@@ -109,4 +116,4 @@ def container_from(env_text: str) -> Container:
     except ValueError as error:
         told = str(error).partition("Value error, ")[2].partition(" [type=")[0]
         raise UserError(f"HPC_TRAIN_CONTAINER: {told or error}") from None
-    return container
+    return with_full_path(container, Path.cwd())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_train.config.container import Container
+from hpc_train.config.container import Container, check_path
 from hpc_train.errors import UserError
-from hpc_train.jobs.containers.base import HOST_ONLY, Inside
+from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Runtime
 from hpc_train.jobs.containers.contents import (
+    ImageLook,
     look_at_contents,
-    look_at_folders,
     mpirun_says,
     why_mpi_does_not_fit,
     why_no_package,
@@ -26,7 +25,11 @@ CONTAINER_VARIABLE = "HPC_TRAIN_CONTAINER"
 """The image, for slurm/train.sh, and in the environment of the ranks."""
 ALWAYS_SEEN = ("/tmp", "/dev", "/proc", "/sys")
 """Folders of the node that each container has, under the same path."""
-APART = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma"}
+APART = {
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_smsc": "^cma",
+    "UCX_TLS": "^cma",
+}
 """Has ranks of a node exchange through shared memory: each is in a user namespace of its own, and Linux lets none read
 the memory of another's."""
 KERAS_DEFAULTS = {
@@ -48,7 +51,7 @@ class ContainedJob:
         code, version: Of the hpc_train that the image has to have; None: any, or none.
         environment: Variables that the job itself sets.
         gpus: Whether it has asked for some.
-        by_mpirun: Whether mpirun of this node starts them.
+        mpirun: What starts them, if it is one.
     """
 
     container: Container
@@ -60,7 +63,7 @@ class ContainedJob:
     version: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: bool = False
-    by_mpirun: bool = True
+    mpirun: str | None = None
 
 
 def contained_command(job: ContainedJob, env: Mapping[str, str], report: Callable[[str], None]) -> list[str]:
@@ -73,35 +76,30 @@ def contained_command(job: ContainedJob, env: Mapping[str, str], report: Callabl
     Raises:
         UserError: With why they cannot run in it.
     """
-    image = job.container.image
-    runtime = runtime_of(job.container)
-    program = runtime.program()
-    inside = _inside(job, env)
+    image, runtime = job.container.image, runtime_of(job.container)
+    program, inside = runtime.program(), _inside(job, env)
     needed = _here([str(job.job_dir), str(job.folder), *job.needs])
     wanted = _here([*job.wants, *_settings_of_keras()])
     bound = [bind.partition(":")[2] or bind for bind in job.container.binds]
-    asked = [path for path in dict.fromkeys([*needed, *wanted]) if not _is_within(path, [*ALWAYS_SEEN, *bound])]
-    alone = runtime.words(program, image, Inside(binds=inside.binds))
-    inside, missing = runtime.fitted(inside, asked, lambda paths: look_at_folders(alone, image, paths))
+    mounted, mounted_too = (_mountable([*paths, *map(os.path.realpath, paths)], bound) for paths in (needed, wanted))
+    look = ImageLook(tuple(runtime.words(program, image, Inside(binds=inside.binds))), image)
+    inside = runtime.fitted(inside, mounted, mounted_too, look, env)
     words = runtime.words(program, image, inside)
-    if lost := [path for path in missing if path in needed]:
-        raise UserError(_not_seen(image, lost))
     found = look_at_contents(words, image, str(job.folder), str(job.job_dir), [*needed, *wanted])
     if lost := [path for path in needed if path not in found.sees]:
-        raise UserError(_not_seen(image, lost))
+        raise UserError(_not_seen(runtime, look, lost))
     if os.path.realpath(found.folder) != os.path.realpath(job.folder):
         raise UserError(f"container: {image}: begins in {found.folder} and not in {job.folder}; bind it (`binds`)")
     if not found.writes:
         raise UserError(f"container: {image}: the job-dir {job.job_dir} cannot be written in it; bind it (`binds`)")
     if job.code is not None and (why := why_no_package(found, job.code, str(job.version), image)) is not None:
         raise UserError(why)
-    mpirun = mpirun_says(shutil.which("mpirun")) if job.by_mpirun and found.mpi is not None else ""
+    mpirun = "" if job.mpirun is None else mpirun_says(job.mpirun)
     if found.mpi is not None and (why := why_mpi_does_not_fit(mpirun, found.mpi, image)) is not None:
         raise UserError(why)
     if unseen := [path for path in wanted if path not in found.sees]:
         report(f"not seen in the container: {', '.join(unseen)}; where that is wanted, bind it (`binds`)")
-    mpi = "" if found.mpi is None else f", {found.mpi.partition(',')[0].strip()}"
-    report(f"the ranks run in {image} ({runtime.name}; Python {found.python}{mpi})")
+    report(f"the ranks run in {image} ({runtime.name}; Python {found.python}, {found.mpi_name})")
     return words
 
 
@@ -116,15 +114,27 @@ def _inside(job: ContainedJob, env: Mapping[str, str]) -> Inside:
             CONTAINER_VARIABLE: job.container.image,
             **own,
         },
+        winning=("OMP_NUM_THREADS", *(name for name in job.environment if name not in (*HOST_ONLY, "PATH"))),
         unset=tuple(name for name in HOST_ONLY if name not in own),
         gpus=job.gpus,
     )
 
 
 def _here(paths: Sequence[str]) -> list[str]:
-    """Those that this node has, and what they lead to."""
-    there = [path for path in paths if os.path.lexists(path)]
-    return list(dict.fromkeys(found for path in there for found in (os.path.normpath(path), os.path.realpath(path))))
+    """Those that this node has."""
+    return list(dict.fromkeys(os.path.normpath(path) for path in paths if Path(path).exists()))
+
+
+def _mountable(paths: Sequence[str], bound: Sequence[str]) -> list[str]:
+    """Those that are not seen anyhow, and that a runtime can be told."""
+    found = []
+    for path in dict.fromkeys(paths):
+        if path != "/" and not any(Path(path).is_relative_to(folder) for folder in (*ALWAYS_SEEN, *bound)):
+            try:
+                found.append(check_path(path))
+            except ValueError:  # it is not seen, which is told then
+                continue
+    return found
 
 
 def _settings_of_keras() -> list[str]:
@@ -134,13 +144,16 @@ def _settings_of_keras() -> list[str]:
     return [str(path)] if any(found.get(name, value) != value for name, value in KERAS_DEFAULTS.items()) else []
 
 
-def _is_within(path: str, folders: Sequence[str]) -> bool:
-    return any(Path(path).is_relative_to(folder) for folder in folders)
-
-
-def _not_seen(image: str, paths: Sequence[str]) -> str:
-    top = "/".join(paths[0].split("/")[:2])
+def _not_seen(runtime: Runtime, look: ImageLook, paths: Sequence[str]) -> str:
+    path = Path(paths[0])
+    way = [str(folder) for folder in [*reversed(path.parents), path][1:]]
+    says = f"container: {look.image}: does not show the ranks {', '.join(paths)}"
+    if runtime.makes_folders:
+        return f"{says}: bind it (`binds: [{way[0]}]`)"
+    missing = next((folder for folder, kind in zip(way, look.kinds(way), strict=True) if kind == "none"), None)
+    if missing is None:
+        return f"{says}, since it has folders of its own there: bind the node's over them (`binds: [{way[0]}]`)"
     return (
-        f"container: {image}: cannot show the ranks {', '.join(paths)}: the image needs an empty folder on the way, "
-        f"such as {top}, on which the node's is mounted (docs/containers.md)"
+        f"{says}: make an empty folder {missing} in the image, on which the node's is mounted (docs/containers.md), or "
+        f"bind the node's over one that it has (`binds: [{way[0]}]`)"
     )

@@ -106,6 +106,7 @@ def copy_code(installation: Installation, job_dir: Path) -> None:
         return
     with suppress(OSError):
         if fingerprint_of(installation.code(job_dir)) == installation.fingerprint:
+            os.utime(target)  # hpc-train clean leaves new ones
             return
     make_folder(target.parent, 0o700)
     temporary, digest = unforeseen(target), hashlib.sha256()

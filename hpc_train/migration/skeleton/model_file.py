@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 
 from hpc_train.migration.layout import laid_out
@@ -46,7 +47,9 @@ def _stub(why: str) -> ModelCode:
 def _problem(model: ModelCode) -> str | None:
     """Why the model's code cannot be in a function, as cells of notebooks may await; or None."""
     try:
-        compile(model_file(model, ""), MODEL_FILE, "exec", dont_inherit=True)
+        with warnings.catch_warnings():  # those of the user's own code are told where it runs
+            warnings.simplefilter("ignore")
+            compile(model_file(model, ""), MODEL_FILE, "exec", dont_inherit=True)
     except SyntaxError as error:
         return error.msg
     return None

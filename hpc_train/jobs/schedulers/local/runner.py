@@ -27,7 +27,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE, PACKAGES, SECRETS_FILE
 from hpc_train.jobs.containers.job import of_submission
-from hpc_train.jobs.containers.start import contained_command
+from hpc_train.jobs.containers.start import CONTAINER_VARIABLE, contained_command
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.installation_check import refusal
 from hpc_train.jobs.launch.launchers.mpirun import Mpirun
@@ -37,7 +37,7 @@ from hpc_train.jobs.launch.run import PROGRESS, report, run_supervised
 from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
 from hpc_train.jobs.schedulers.query import query
-from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED, is_requeued
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED, STOP_CODES, is_requeued
 from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.guard import ALLOWED
 from hpc_train.resilience.signals import StopSignals
@@ -198,20 +198,19 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
-    inside: list[str] = []
-    if wants.container is not None:
-        if not Path(os.environ.get("TMPDIR", "/tmp")).is_relative_to("/tmp"):  # where mpirun and the ranks meet
-            tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
+    at_once = threading.Event()
+    with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
         try:
-            inside = contained_command(of_submission(submission, job_dir), os.environ, report)
+            inside = _inside(submission, job_dir)
         except UserError as error:
             report(str(error))
             return record_end(job_dir, EXIT_BAD_INPUT, None, submission.token, program) or EXIT_BAD_INPUT, False
-    at_once = threading.Event()
-    start = start_of_job(job_dir, submission, rank_logs, ticket.devices, ticket.cpus, inside)
-    with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
-        with _bound(ticket.cpus):
-            code = run_supervised(start, job_dir, 0, signals, at_once)
+        if signals.received is not None and wants.container is not None:
+            code = STOP_CODES[signals.received]
+        else:
+            start = start_of_job(job_dir, submission, rank_logs, ticket.devices, ticket.cpus, inside)
+            with _bound(ticket.cpus):
+                code = run_supervised(start, job_dir, 0, signals, at_once)
         received = signals.received
     cancelled = cancelled_by(job_dir, submission) is not None
     back = is_requeued(code, received == "SIGUSR1", limit.was_cut) and not cancelled
@@ -219,6 +218,23 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
         report("the time limit has come before the ranks had saved; the job goes on from its last checkpoint")
     refused = record_end(job_dir, code, "warning" if back else None, submission.token, program, printed)
     return (refused or code), back and refused == 0
+
+
+def _inside(submission: Submission, job_dir: Path) -> list[str]:
+    """What comes before each rank's command, of a job in a container; nothing of others.
+
+    Raises:
+        UserError: The ranks cannot run in it.
+    """
+    os.environ.pop(CONTAINER_VARIABLE, None)
+    if submission.wants.container is None:
+        return []
+    if not Path(os.environ.get("TMPDIR", "/tmp")).is_relative_to("/tmp"):  # where mpirun and the ranks meet
+        tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
+    job = of_submission(submission, job_dir)
+    if job.mpirun is not None:
+        job = replace(job, mpirun=Mpirun().path)
+    return contained_command(job, {**os.environ, **submission.wants.environment}, report)
 
 
 def _free_folder(job_dir: Path, run: int) -> Path:

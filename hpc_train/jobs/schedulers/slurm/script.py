@@ -112,6 +112,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str, pack:
         f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
         f"export {BIND_VARIABLE}={wants.bind}",
         *([f"export {ALLOWED}=1"] if submission.survives else []),
+        *(["unset HPC_TRAIN_CONTAINER"] if wants.container is None else []),
         "",
         f"command=({shlex.join(command)})",
         f"record=({shlex.join(record)})",

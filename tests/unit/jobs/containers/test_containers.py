@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
@@ -66,50 +68,76 @@ def job(image: Path, tmp_path: Path) -> ContainedJob:
         folder=tmp_path / "job/code",
         code=here.fingerprint,
         version=here.version,
+        mpirun=shutil.which("mpirun"),
     )
 
 
 def test_commands_are_those_of_the_runtimes() -> None:
-    inside = Inside("/job/code", ("/data", "/a:/b"), {"A": "1"}, ("PYTHONPATH",), True, True)
+    inside = Inside("/job/code", ("/data", "/a:/b"), {"A": "1"}, ("B",), ("PYTHONPATH",), True)
     words = Charliecloud().words("/usr/bin/ch-run", "/image", inside)
     assert words[0] == "env" and "TMPDIR=/tmp" in words and words[1].startswith("USER=")
     assert words[words.index("/usr/bin/ch-run") :] == [
-        *("/usr/bin/ch-run", "--unset-env=PYTHONPATH"),
+        *("/usr/bin/ch-run", "--unset-env=PYTHONPATH", "--env-no-expand"),
         "--set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        *("--set-env", "--env-no-expand", "--set-env=A=1", "--bind=/data", "--bind=/a:/b", "--cd=/job/code"),
+        *("--set-env=A=1", "--bind=/data", "--bind=/a:/b", "--cd=/job/code"),
         *("/image", "--"),
     ]
-    variables = Inside("/", ("/data",), {"A": "1", "LD_LIBRARY_PATH": "/x"}, ("PYTHONPATH",), False, True)
+    variables = Inside("/", ("/data",), {"A": "1", "LD_LIBRARY_PATH": "/x"}, (), ("PYTHONPATH",), True)
     assert Apptainer().words("/opt/bin/singularity", "/i.sif", variables) == [
         *("env", "-u", "PYTHONPATH", "A=1", "SINGULARITYENV_LD_LIBRARY_PATH=/x"),
         *("/opt/bin/singularity", "exec", "--nv", "--bind=/data", "/i.sif"),
     ]
 
 
+@dataclass
+class Held:
+    """An image with these paths, and this file of variables."""
+
+    there: dict[str, str]
+    variables: str = ""
+
+    def kinds(self, paths: Sequence[str]) -> list[str]:
+        return [self.there.get(path, "none") for path in paths]
+
+    def text(self, path: str) -> str:
+        assert self.there[path] == "file"
+        return self.variables
+
+
 def test_folders_are_mounted_where_an_image_has_empty_ones() -> None:
     there = {"/scratch": "empty", "/var": "full", "/var/tmp": "empty", "/opt": "full", "/ch/environment": "file"}
-
-    def look(paths: Sequence[str]) -> list[str]:
-        return [there.get(path, "none") for path in paths]
-
+    image = Held(there, "PATH=/opt/bin\nLANG=C\nA=of the image\nPYTHONPATH=/p\nno line\nB=\x1b\n")
     paths = ["/scratch/me/runs/one", "/scratch/data", "/var/tmp/x", "/opt/data", "/lustre/x", "/opt"]
-    inside, missing = Charliecloud().fitted(Inside(binds=("/own",)), paths, look)
-    assert inside.binds == ("/own", "/scratch", "/var/tmp") and inside.has_environment
-    assert missing == ["/opt/data", "/lustre/x", "/opt"]
-    made, missing = Apptainer().fitted(Inside(binds=("/own",)), ["/a/b", "/a", "/c/d"], look)
-    assert made.binds == ("/own", "/a", "/c/d") and not missing
+    job = {"A": "of the job", "PATH": "/node", "PYTHONPATH": "/node"}
+    inside = Charliecloud().fitted(Inside(binds=("/own",), variables={"C": "1"}), paths[:3], paths[3:], image, job)
+    assert inside.binds == ("/own", "/scratch", "/var/tmp")
+    assert inside.variables == {"PATH": "/opt/bin", "LANG": "C", "PYTHONPATH": "/p", "C": "1"}, "A is the job's"
+
+    wanted = ["/c/d", "/opt", "/var/tmp", "/c/d/e"]
+    made = Apptainer().fitted(Inside(binds=("/own",)), ["/a/b", "/a", "/opt"], wanted[:1] + wanted[2:], image, {})
+    assert made.binds == ("/own", "/a", "/opt", "/c/d", "/var/tmp")
+    assert Apptainer().fitted(Inside(), [], ["/opt"], image, {}).binds == (), "the image's own is what ranks want"
+
+
+def test_variables_of_the_job_win_over_those_of_an_image(image: Path) -> None:
+    words = Apptainer().words("sh", str(image), Inside(winning=("A", "B"), unset=()))
+    program = words[words.index("-") + 3 :]
+    assert program == ["sh", "exec", str(image)]
+    told = [*words[: words.index("-") + 3], "env"]
+    done = subprocess.run(told, env={"PATH": os.environ["PATH"], "A": "x 'y\" $z"}, capture_output=True, text=True)
+    assert "SHENV_A=x 'y\" $z\n" in done.stdout and "SHENV_B" not in done.stdout, done
 
 
 def test_images_are_known_by_their_names(tmp_path: Path) -> None:
     for name in ("a.sif", "a.sqfs", "a.tar"):
         (tmp_path / name).touch()
-    found = [runtime_of(Container(image=str(tmp_path / name))).name for name in ("a.sif", "a.sqfs", ".")]
-    assert found == ["apptainer", "charliecloud", "charliecloud"]
+    found = [runtime_of(Container(image=str(tmp_path / name))).name for name in ("a.sif", ".")]
+    assert found == ["apptainer", "charliecloud"]
+    with pytest.raises(UserError, match="ch-run would keep the signals that ask ranks to save: unpack it"):
+        runtime_of(Container(image=str(tmp_path / "a.sqfs")))
     assert runtime_of(Container(image=str(tmp_path), runtime="apptainer")).name == "apptainer"
     assert with_full_path(Container(image="../x.sif"), Path("/a/b")).image == "/a/x.sif"
-    with pytest.raises(
-        UserError, match=r"a\.tar: is no image that is known by its name; allowed: a folder or a \.sqfs"
-    ):
+    with pytest.raises(UserError, match=r"a\.tar: is no image that is known by its name; allowed: a folder"):
         runtime_of(Container(image=str(tmp_path / "a.tar")))
     with pytest.raises(UserError, match="there is no image"):
         runtime_of(Container(image=str(tmp_path / "b.sif")))
@@ -156,11 +184,9 @@ def test_what_does_not_fit_is_told(
     other.mkdir()
     (other / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version: 4.1.2'\n")
     (other / "mpirun").chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{other}:{os.environ['PATH']}")
-        with pytest.raises(UserError, match=r"which mpirun here \(HYDRA build details:\)"):
-            contained_command(job, {}, print)
-    contained_command(replace(job, by_mpirun=False), {}, print)
+    with pytest.raises(UserError, match=r"which mpirun here \(HYDRA build details:\) cannot start"):
+        contained_command(replace(job, mpirun=str(other / "mpirun")), {}, print)
+    contained_command(replace(job, mpirun=None), {}, print)
     with pytest.raises(UserError, match=r"has hpc_train .* and the job is of 9\.9 \(00000000\)"):
         contained_command(replace(job, code="0" * 32, version="9.9"), {}, print)
     said: list[str] = []
@@ -170,6 +196,24 @@ def test_what_does_not_fit_is_told(
     (image.parent / "programs/apptainer").unlink()
     monkeypatch.setenv("PATH", str(image.parent / "programs"))
     with pytest.raises(UserError, match=r"apptainer is not on PATH here \(apptainer or singularity\)"):
+        contained_command(job, {}, print)
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", "it prints without end"),
+        ("echo wrong >&2; exit 3", "its python3 cannot be run: wrong"),
+        ("echo 'hpc_train: {'", "its python3 does not say what it has"),
+        ('echo \'hpc_train: {"python": "3.1", "folder": "/a\\u0000", "sees": [], "writes": true}\'', "does not say"),
+    ],
+)
+def test_images_may_say_anything(
+    job: ContainedJob, image: Path, monkeypatch: pytest.MonkeyPatch, python: str, said: str
+) -> None:
+    (image.parent / "programs/python3").write_text(f"#!/bin/sh\n{python}\n")
+    (image.parent / "programs/python3").chmod(0o755)
+    with pytest.raises(UserError, match=said):
         contained_command(job, {}, print)
 
 
@@ -216,11 +260,12 @@ def test_a_job_needs_its_data_and_what_links_lead_to(tmp_path: Path) -> None:
         "  eval: {shards: data/train-0.h5, features: x, label: y, batch_size: 2}\n"
     )
     found = paths_of(load_job(tmp_path / "job.yaml"), tmp_path)
-    assert found == [str(tmp_path / "data"), str(tmp_path / "far/train-1.h5")]
+    assert found == [str(tmp_path / "data"), str(tmp_path / "far")]
     assert paths_in(["-m", "x", "/a/b", "--data=/c", "--n=3", "rel/x"]) == ["/a/b", "/c"]
 
 
 def test_the_variable_of_the_script_has_an_image_and_folders() -> None:
     assert container_from("/i.sif,/data,/a:/b") == Container(image="/i.sif", binds=("/data", "/a:/b"))
+    assert container_from("i.sif").image == str(Path.cwd() / "i.sif")
     with pytest.raises(UserError, match="HPC_TRAIN_CONTAINER: 'data' is not allowed"):
         container_from("/i.sif,data")
