@@ -102,7 +102,7 @@ OUTCOMES = {
     EXIT_CANCELLED: Outcome("cancelled", "`hpc-train wait`: the job was cancelled", "cancelled"),
     EXIT_NO_SCHEDULER: Outcome("no scheduler", "the scheduler does not answer, or cannot be asked from here", None),
     EXIT_AT_ONCE: Outcome("ended at once", "a second Ctrl-C: left at once, without saving", "failed", Again.REQUEUE),
-    EXIT_LOST_NODE: Outcome("lost node", "`mpirun` (Open MPI) lost one of the job's nodes", "failed", _CRASH),
+    EXIT_LOST_NODE: Outcome("lost node", "`mpirun` (Open MPI) or `srun` lost one of the job's nodes", "failed", _CRASH),
 }
 """By exit code; those of a signal's death (128 + its number) are KILLED, all others OTHER."""
 KILLED = Outcome("killed", "a rank was killed by signal n, such as 137 for SIGKILL", "failed", _CRASH)

@@ -137,6 +137,7 @@ else
         mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
     fi
     if [[ $launcher == srun ]]; then
+        record+=(--launcher srun)
         [[ -z ${min_nodes:-} ]] || refuse "min_nodes and spare_nodes need launcher: mpirun; leave them out, or take it"
         [[ -z ${SLURM_HET_SIZE:-} ]] || refuse "heterogeneous jobs need launcher: mpirun"
         choose_pmi
@@ -172,7 +173,7 @@ set_command() {
     command=("${program_command[@]}")
     if [[ $launcher == srun ]]; then
         session=$(mktemp -d) || refuse "this script needs a folder in ${TMPDIR:-/tmp}"
-        command=(srun ${pmi:+"$pmi"} --ntasks="$ranks" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --cpu-bind=none
+        command=(srun ${pmi:+"$pmi"} --ntasks="$ranks" ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} --cpu-bind=none
             --kill-on-bad-exit=1 --export=ALL "${command[@]}")
         return
     fi
@@ -421,6 +422,7 @@ read_srun_notes() {
             "Exited with exit code "*) code=${BASH_REMATCH[1]##* } ;;
             # that of one that called MPI_Abort is below 128, and comes after the end of those that it has killed
             Killed*) ((code < 128)) || code=137 ;;
+            "Out Of Memory"*) code=137 ;;
             "Illegal instruction"*) code=132 ;;
             Aborted*) code=134 ;;
             "Bus error"*) code=135 ;;

@@ -47,6 +47,7 @@ def record_end(
     log: Annotated[Path | None, typer.Option(help="The job's output, to look for the error in.")] = None,
     log_from: Annotated[int, typer.Option(min=0, help="How many bytes of it are older than this run.")] = 0,
     rank_logs: Annotated[Path | None, typer.Option(help="The folder of mpirun's --output-filename.")] = None,
+    launcher: Annotated[str, typer.Option(help="What has started the ranks.")] = "mpirun",
     settings: Annotated[list[str] | None, typer.Option("--set", hidden=True)] = None,
     debug_delay: Ignored = None,
     data_root: Ignored = None,
@@ -55,7 +56,7 @@ def record_end(
     from hpc_train.jobs.launch import record_end
     from hpc_train.jobs.launch.error_excerpt import RunOutput
 
-    printed = RunOutput(log, log_from, rank_logs) if log is not None else None
+    printed = RunOutput(log, log_from, rank_logs, launcher) if log is not None else None
     job_dir = record_end.find_job_dir(job_file, job_dir, settings or [])
     sys.exit(record_end.record_end(job_dir, code, requeue, submission, program, printed, cancelled))
 
@@ -80,6 +81,7 @@ def next_run(
     log: Ignored = None,
     log_from: Ignored = None,
     rank_logs: Ignored = None,
+    launcher: Ignored = None,
     debug_delay: Ignored = None,
 ) -> None:
     """Say where the ranks are to be started next.

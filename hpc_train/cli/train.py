@@ -94,8 +94,12 @@ def launch(
         ),
     ] = None,
     launcher: Annotated[
-        str, typer.Option(metavar="mpirun|srun", help="What starts them; srun: in a Slurm allocation.")
-    ] = "mpirun",
+        str | None,
+        typer.Option(
+            metavar="mpirun|srun",
+            help="What starts them; srun: in a Slurm allocation. \\[default: HPC_TRAIN_LAUNCHER, or mpirun]",
+        ),
+    ] = None,
     debug_delay: DebugDelay = None,
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -104,6 +108,7 @@ def launch(
         from hpc_train.jobs.launch.launchers import launcher as launcher_named
         from hpc_train.jobs.launch.run import launch as launch_ranks
 
+        launcher = launcher or os.environ.get("HPC_TRAIN_LAUNCHER") or "mpirun"
         chosen_launcher = launcher_named(launcher)
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from hpc_train.files import read_bytes
+
+MAX_MAPS_BYTES = 16 << 20
+_MPI = re.compile(r"/libmpi\.so[^/]*$")
 WAYS_ON = (
     "have srun start them in a way that it does (one of `srun --mpi=list`) by SLURM_MPI_TYPE=pmix or srun --mpi=pmix, "
     "or start the ranks with mpirun (launcher: mpirun, hpc-train launch --launcher mpirun)"
@@ -24,7 +29,9 @@ def why_not_ranks(library: str, components: Collection[str]) -> str | None:
         library: What MPI_Get_library_version says. components: Files of Open MPI's components. It takes Slurm's own PMI
             where it was built with one of it; MPICH and its relatives do without PMIx.
     """
-    if "Open MPI" not in library or any(name.startswith(("mca_pmix_s1.", "mca_pmix_s2.")) for name in components):
+    if "Open MPI" not in library or not components:  # they may be built into the library
+        return None
+    if any(name.startswith(("mca_pmix_s1.", "mca_pmix_s2.")) for name in components):
         return None
     mpi = " ".join(library.replace(",", " ").split()[:3])
     return f"srun has not started its tasks in a way by which {mpi} makes them ranks (PMIx): {WAYS_ON}"
@@ -32,5 +39,8 @@ def why_not_ranks(library: str, components: Collection[str]) -> str | None:
 
 def open_mpi_components(maps: Path = Path("/proc/self/maps")) -> list[str]:
     """The components that lie beside the MPI library which this process has loaded. Local."""
-    libraries = {Path(line.split()[-1]) for line in maps.read_text().splitlines() if "/libmpi.so" in line}
-    return [file.name for library in libraries for file in (library.parent / "openmpi").glob("*")]
+    lines = read_bytes(maps, MAX_MAPS_BYTES).decode(errors="surrogateescape").splitlines()
+    libraries = {
+        Path(fields[5]) for line in lines if len(fields := line.split(maxsplit=5)) == 6 and _MPI.search(fields[5])
+    }
+    return [file.name for library in libraries for file in (library.parent / "openmpi").glob("mca_*")]

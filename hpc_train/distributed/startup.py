@@ -194,7 +194,8 @@ def _start_mpi(place: launch_env.LaunchPlace, threads: Threads) -> MPI.Intracomm
         why = srun_tasks.why_not_ranks(MPI.Get_library_version(), srun_tasks.open_mpi_components())
         if why is not None:
             raise UserError(why)
-        MPI.Init_thread(MPI.THREAD_MULTIPLE if threads == "multiple" else MPI.THREAD_SERIALIZED)
+        if not MPI.Is_initialized():  # as by a program that has imported mpi4py itself
+            MPI.Init_thread(MPI.THREAD_MULTIPLE if threads == "multiple" else MPI.THREAD_SERIALIZED)
     size = MPI.COMM_WORLD.Get_size()
     if size != place.size:
         raise UserError(

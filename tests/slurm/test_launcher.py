@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from tests.slurm.test_lost_nodes import assert_same_weights
 from tests.support import wait_for
 
 # The two nodes are one machine, on which Open MPI would have them share memory that each has for itself.
+BUSY = re.compile(r"srun: (Job \d+ step creation (temporarily disabled|still disabled)|Step created for job )")
+"""Of a step that waits for the nodes of the one before."""
 ONE_MACHINE = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_osc": "pt2pt"}
 
 
@@ -200,5 +203,6 @@ def test_hpc_train_launch_by_srun(slurm_cluster: SlurmCluster, folder: Path) -> 
     assert code("unknown") == 2, printed("unknown")
     assert "srun --mpi=list" in printed("unknown") and "direct launched" not in printed("unknown")
     for turn in ("crash", "twice", "killed", "unknown"):
-        assert "srun:" not in printed(turn) and "slurmstepd" not in printed(turn), printed(turn)
+        said = [line for line in printed(turn).splitlines() if not BUSY.match(line)]
+        assert not [line for line in said if "srun:" in line or "slurmstepd" in line or "MPI_ABORT" in line], said
     assert ended_as(end(slurm_cluster, job)) == ("COMPLETED", 0, 0), log(folder)

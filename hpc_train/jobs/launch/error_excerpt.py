@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpc_train.distributed.silence import CHATTER
 from hpc_train.files import open_to_read
+from hpc_train.jobs.launch.launcher_output import LauncherOutput
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput
 from hpc_train.jobs.launch.srun_output import SrunOutput
 
@@ -33,11 +34,13 @@ class RunOutput:
         begin: How many bytes of `log` are older than this run.
         rank_logs: What each rank has printed in this run: `<rank_logs>/1/rank.<k>/stderr`, as Open MPI writes it with
             --output-filename.
+        launcher: What has started the ranks.
     """
 
     log: Path
     begin: int = 0
     rank_logs: Path | None = None
+    launcher: str = "mpirun"
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,10 @@ def last_words(printed: RunOutput, rank: int | None = None, code: int = 255) -> 
         code: With which the ranks have ended, where that is known.
     """
     text = end_of(printed.log, printed.begin)
-    output, by_srun = MpirunOutput(), SrunOutput()
+    output: LauncherOutput = SrunOutput() if printed.launcher == "srun" else MpirunOutput()
     ranks_text = output.feed(text) + output.flush()
-    ranks_text = by_srun.feed(ranks_text) + by_srun.flush()
-    by_srun.settle(code)
-    end, abort = output.end or by_srun.end, _ABORT.search(text)
+    output.settle(code)
+    end, abort = output.end, _ABORT.search(text)
     if abort:
         rank = int(abort[1])
     elif end is not None and end.rank is not None:

@@ -22,13 +22,14 @@ class RankEnd:
     """How the first rank to end did so, as far as its launcher reports it.
 
     `signal` is the number of the signal that killed it; `code` its exit code where it left by itself, None where the
-    launcher does not say.
+    launcher does not say. `why`: of a signal, where that is known.
     """
 
     rank: int | None
     host: str | None = None
     signal: int | None = None
     code: int | None = None
+    why: str | None = None
 
     @property
     def signal_name(self) -> str | None:
@@ -40,7 +41,7 @@ class RankEnd:
     def __str__(self) -> str:
         who = ("a rank" if self.rank is None else f"rank {self.rank}") + (f" on {self.host}" if self.host else "")
         if self.signal is not None:
-            return f"{who} was killed by {self.signal_name}"
+            return f"{who} was killed by {self.signal_name}{f' ({self.why})' if self.why else ''}"
         return f"{who} left{f' with code {self.code}' if self.code else ''} without finishing"
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 
 from hpc_train.jobs.launch.launcher_output import LauncherOutput, RankEnd
+from hpc_train.jobs.launch.mpirun_output import MpirunOutput
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 
 _LINE_BYTES = 1 << 14
@@ -38,15 +39,21 @@ def understand_srun(line: str) -> RankEnd | None:
     host, rank, how = found[1], int(found[2]), found[3]
     if (left := re.fullmatch(r"Exited with exit code (\d+)", how)) is not None:
         return RankEnd(rank, host, code=int(left[1]))
+    if how.startswith("Out Of Memory"):
+        return RankEnd(rank, host, signal=int(signal.SIGKILL), why="out of memory")
     return RankEnd(rank, host, signal=_SIGNALS.get(how.removesuffix(" (core dumped)")))
 
 
 class SrunOutput(LauncherOutput):
-    """That of srun: a line for each node whose ranks have ended, in the order in which they did."""
+    """That of srun: a line for each node whose ranks have ended, in the order in which they did.
+
+    What Open MPI writes of MPI_ABORT comes here, too; of that MpirunOutput knows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._ends: list[RankEnd] = []
+        self._notices = MpirunOutput()
         self._node_is_lost = self._was_told_to_end = False
 
     def feed(self, data: bytes) -> bytes:
@@ -57,7 +64,13 @@ class SrunOutput(LauncherOutput):
 
     def flush(self) -> bytes:
         text, self._held = self._held, b""
-        return self._passed(text)
+        passed = self._passed(text) + self._notices.flush()
+        self.reported = self.reported or self._notices.reported
+        return passed
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._held) or self._notices.holding
 
     def settle(self, code: int) -> int:
         """Of srun, which leaves with the highest code and kills those left: that of the first rank to end.
@@ -65,7 +78,8 @@ class SrunOutput(LauncherOutput):
         One that calls MPI_Abort may end after those that it has killed: then srun's code, which is below 128, is its.
         Of an srun that a signal has ended it is the one with which mpirun leaves then: no rank has ended by itself.
         """
-        if self._node_is_lost:
+        if self._node_is_lost:  # the ranks that srun has ended for it are not to blame
+            self.end = None
             return EXIT_LOST_NODE
         if self._was_told_to_end:
             self.end = None
@@ -80,8 +94,8 @@ class SrunOutput(LauncherOutput):
         return self.end.code or code
 
     def _passed(self, text: bytes) -> bytes:
-        passed = _LINE.sub(self._learn, text)
-        self._look_for_failure(passed)
+        passed = self._notices.feed(_LINE.sub(self._learn, text))
+        self.reported = self.reported or self._notices.reported
         return passed
 
     def _learn(self, line: re.Match[bytes]) -> bytes:

@@ -49,7 +49,8 @@ class Mpirun(Launcher):
     def __init__(self) -> None:
         found = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
         if found is None:
-            raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
+            way_on = ", or take --launcher srun" if "SLURM_JOB_ID" in os.environ and shutil.which("srun") else ""
+            raise UserError(f"mpirun is not on PATH; load an MPI module or run `make setup`{way_on}")
         self.path = found
         quiet = subprocess.DEVNULL
         self._asked = subprocess.Popen([found, "--version"], stdin=quiet, stdout=subprocess.PIPE, stderr=quiet)

@@ -13,6 +13,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.launch.hosts import Host
 from hpc_train.jobs.launch.launchers.base import Launcher
 from hpc_train.jobs.launch.srun_output import SrunOutput
+from hpc_train.text import visible
 
 ASK_SECS = 20.0
 MPI_TYPE_VARIABLE = "SLURM_MPI_TYPE"
@@ -53,6 +54,8 @@ class Srun(Launcher):
                 "--launcher srun needs a Slurm allocation, and SLURM_JOB_ID is not set: start it as in salloc "
                 "--ntasks=2 hpc-train launch --launcher srun -n 2 job.yaml, or take --launcher mpirun"
             )
+        if os.environ.get("SLURM_HET_SIZE"):
+            raise UserError("--launcher srun is not for heterogeneous jobs: take --launcher mpirun")
         if shutil.which("srun") is None:
             raise UserError("srun is not on PATH; load Slurm's programs, or take --launcher mpirun")
         self._pmi = _pmi()
@@ -66,8 +69,9 @@ class Srun(Launcher):
         hosts: Sequence[Host] = (),
     ) -> tuple[list[str], dict[str, str]]:
         assert not hosts, "which are mpirun's"
-        cores = f"--cpus-per-task={env.get('SLURM_CPUS_PER_TASK', '1')}"
-        flags = [f"--ntasks={ranks}", cores, "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", "--input=none"]
+        flags = [f"--ntasks={ranks}", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", "--input=none"]
+        if cores := env.get("SLURM_CPUS_PER_TASK"):  # srun reads it no more; with the option it gives no others
+            flags.append(f"--cpus-per-task={cores}")
         return ["srun", *self._pmi, *flags, *program], {}
 
     @staticmethod
@@ -83,13 +87,22 @@ def _pmi() -> tuple[str, ...]:
     if default is not None and default[1] not in ("none", "(null)"):
         return ()
     version = _said(["mpirun", "--version"])
-    return (pmi_option(set(re.findall(r"\w+", _said(["srun", "--mpi=list"]))), "Open MPI" in version),)
+    kinds = _said(["srun", "--mpi=list"], is_needed=True)
+    return (pmi_option(set(re.findall(r"\w+", kinds)), "Open MPI" in version),)
 
 
-def _said(command: Sequence[str]) -> str:
-    """What a program prints; nothing where it fails."""
+def _said(command: Sequence[str], is_needed: bool = False) -> str:
+    """What a program prints; nothing where it fails, or a UserError where it is needed."""
+    why = f"takes longer than {ASK_SECS:.0f} s"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECS, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout + done.stderr
+        if done.returncode == 0:
+            return done.stdout + done.stderr
+        why = visible(done.stderr.strip().partition("\n")[0]) or f"exit code {done.returncode}"
+    except OSError as error:
+        why = str(error.strerror)
+    except subprocess.SubprocessError:
+        pass
+    if is_needed:
+        raise UserError(f"{' '.join(command)} fails: {why}; mend that, or take --launcher mpirun")
+    return ""

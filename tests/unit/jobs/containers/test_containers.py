@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -43,6 +44,7 @@ done
 shift
 exec "$@"
 """
+ODD = json.dumps({"python": "3.1", "folder": "/a\0", "sees": [], "writes": True})
 OPEN_MPI = "Open MPI v4.1.8, package: Open MPI x Distribution, ident: 4.1.8"
 
 
@@ -205,7 +207,7 @@ def test_what_does_not_fit_is_told(
         ("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", "it prints without end"),
         ("echo wrong >&2; exit 3", "its python3 cannot be run: wrong"),
         ("echo 'hpc_train: {'", "its python3 does not say what it has"),
-        ('echo \'hpc_train: {"python": "3.1", "folder": "/a\\u0000", "sees": [], "writes": true}\'', "does not say"),
+        (f"echo 'hpc_train: {ODD}'", "its python3 does not say what it has"),
     ],
 )
 def test_images_may_say_anything(

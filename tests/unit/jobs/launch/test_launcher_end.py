@@ -47,6 +47,13 @@ def test_a_job_has_not_failed_where_mpirun_was_told_to_end(state: str, says: str
         ("srun: error: n2: task 1: Killed", 143, 137, "rank 1 on n2 was killed by SIGKILL"),
         ("srun: error: n2: task 1: Exited with exit code 7", 143, 7, "rank 1 on n2 left with code 7 without finishing"),
         ("srun: error: Node failure on n2", 137, 205, "the job ended with exit code 205"),
+        (
+            "srun: error: Node failure on n2\nsrun: error: n1: task 0: Killed",
+            137,
+            205,
+            "the job ended with exit code 205",
+        ),
+        ("srun: error: n2: task 1: Out Of Memory", 253, 137, "rank 1 on n2 was killed by SIGKILL (out of memory)"),
     ],
 )
 def test_srun_ends_as_mpirun_does(

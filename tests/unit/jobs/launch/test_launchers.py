@@ -78,7 +78,8 @@ def test_a_failure_that_ranks_report_and_a_node_that_is_lost() -> None:
     output = SrunOutput()
     output.feed(b"rank 1 failed:\n" + LEFT.encode() + b"srun: error: Node failure on n2\n")
     assert output.reported and output.settle(143) == 205
-    assert understand_srun("srun: error: n1: task 0: Out Of Memory") == RankEnd(0, "n1")
+    found = understand_srun("srun: error: n1: task 0: Out Of Memory")
+    assert found == RankEnd(0, "n1", signal=9, why="out of memory")
     assert SrunOutput().settle(0) == 0
 
 

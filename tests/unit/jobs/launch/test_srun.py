@@ -59,6 +59,7 @@ def run(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
         ("143", "n1: task 1: Killed\nsrun: error: n1: task 0: Terminated", 137),
         ("5", "n1: task 0: Killed\nsrun: error: n1: task 1: Exited with exit code 5", 5),
         ("137", "Node failure on n2", 205),
+        ("253", "n1: task 0: Out Of Memory", 137),
         ("0", "n1: nothing of note", 0),
     ],
 )
