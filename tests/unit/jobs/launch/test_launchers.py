@@ -86,10 +86,12 @@ def test_a_failure_that_ranks_report_and_a_node_that_is_lost() -> None:
 def test_the_log_of_a_job_names_the_rank(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("Traceback (most recent call last):\n  a\nValueError: odd\n" + KILLED)
-    words = last_words(RunOutput(log), code=137)
+    words = last_words(RunOutput(log, launcher="srun"), code=137)
     assert (words.rank, words.signal, words.message) == (1, "SIGKILL", "rank 1 on n2 was killed by SIGKILL")
+    words = last_words(RunOutput(log), code=205)
+    assert (words.rank, words.message) == (None, "ValueError: odd"), "mpirun's helpers are tasks, and no ranks"
     log.write_text("Traceback (most recent call last):\n  a\nValueError: odd\n" + ABORTED)
-    words = last_words(RunOutput(log), code=6)
+    words = last_words(RunOutput(log, launcher="srun"), code=6)
     assert (words.rank, words.signal, words.message) == (1, None, "ValueError: odd")
 
 
@@ -109,10 +111,11 @@ def test_the_command_of_srun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         assert not settings
         return found
 
-    more = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", "--input=none", "train"]
-    rest = ["--ntasks=4", "--cpus-per-task=3", *more]
+    flags = ["--ntasks=4", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", "--input=none"]
+    rest = [*flags, "--cpus-per-task=3", "train"]
     programs(tmp_path, monkeypatch, "pmix none")
     assert command() == ["srun", "--mpi=pmix", *rest]
+    assert Srun().command(4, ["train"], {})[0] == ["srun", "--mpi=pmix", *flags, "train"], "all cores of the nodes"
     monkeypatch.setenv(MPI_TYPE_VARIABLE, "pmix_v2")
     assert command() == ["srun", *rest]
     programs(tmp_path, monkeypatch, "pmix", default="cray_shasta")
