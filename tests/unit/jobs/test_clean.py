@@ -110,7 +110,9 @@ def test_the_copy_of_hpc_train_that_the_job_goes_on_with_stays(root: Path) -> No
     now = replace(this_installation(), fingerprint=fingerprints[2], copied=True)
     a_submission(installation=now).save(folder)
     (found,) = cleanings([folder], keep=0)
-    assert [(one.kind, one.what) for one in found.removals] == [("earlier installations", "2 of 5 copies of hpc_train")], "a new one may be of somebody who submits"
+    assert [(one.kind, one.what) for one in found.removals] == [
+        ("earlier installations", "2 of 5 copies of hpc_train")
+    ], "a new one may be of somebody who submits"
     os.utime(folder / "installation" / fingerprints[3], (0, 0))
     (found,) = cleanings([folder], keep=0)
     done = clean(found)

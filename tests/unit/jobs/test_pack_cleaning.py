@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpc_train.cli.app import app
-from hpc_train.packs.cache import pack_of
+from hpc_train.packs.cache import note_use, pack_of
 from tests.job_dirs import write_job
 from tests.unit.packs.environments import make_venv, packages_of
 
@@ -53,6 +53,19 @@ def test_packs_go_that_no_job_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {stem: stems.count(stem) - 1 for stem in stems} == kept, "packs that stay, with what is noted of them"
     os.utime(packs["new"], (LONG_AGO, LONG_AGO))
     assert f"{packs['new']} (" in run("--clean").stdout and packs["new"].is_file(), "a job that failed has it, too"
+
+    noted = packs["failed"].with_suffix(".json")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    note_use(packs["new"], elsewhere / "one")
+    for path in (packs["failed"], packs["new"]):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    (job_dirs["failed"] / "status.json").unlink()
+    write_job(job_dirs["failed"], [], {"state": "succeeded", "step": 4, "updated": LONG_AGO})
+    noted.write_text("{")
+    elsewhere.rmdir()
+    said_then = run("--clean").stdout
+    assert f"stays: {noted} cannot be read (is not JSON)" in said_then
+    assert f"stays: the job of {elsewhere / 'one'}, which cannot be seen here, may start from it" in said_then
 
     folder.chmod(0o777)
     assert "may be written by all users" in run("--clean", code=2).stderr
