@@ -1,4 +1,4 @@
-"""An image for Charliecloud: this machine's own programs, Python and packages, as hard links, with hpc_train itself."""
+"""An image for Charliecloud: this machine's own programs, Python and packages, hard links of them, and hpc_train."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = VENV / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
 
 
 def make_image(folder: Path) -> Path:
-    """A new image in `folder`, which is on the file system of /usr, as hard links are. Nothing in it may be changed."""
+    """A new image in `folder`, of hard links where that is on the same file system. Nothing in it may be changed."""
     for name in EMPTY:
         (folder / name).mkdir(parents=True)
     for name in ("passwd", "group", "hosts", "resolv.conf"):
@@ -34,7 +34,10 @@ def make_image(folder: Path) -> Path:
             target = folder / place.relative_to("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
-                subprocess.run(["cp", "-al", source, target], check=True, timeout=LIMIT_SECS)
+                linked = subprocess.run(["cp", "-al", source, target], capture_output=True, timeout=LIMIT_SECS)
+                if linked.returncode:  # on another file system
+                    shutil.rmtree(target, ignore_errors=True)
+                    subprocess.run(["cp", "-a", source, target], check=True, timeout=LIMIT_SECS)
     packages = folder / PACKAGES.relative_to("/")
     for editable in packages.glob("__editable__*hpc_train*"):
         editable.unlink()
