@@ -9,7 +9,8 @@ from typing import Any
 from hpc_train.config.program import MEMBER
 from hpc_train.errors import UserError
 from hpc_train.jobs.containers.base import Inside
-from hpc_train.jobs.containers.contents import ImageLook, look_at_contents, why_no_package
+from hpc_train.jobs.containers.compatibility import why_no_package
+from hpc_train.jobs.containers.contents import ImageLook, look_at_contents
 from hpc_train.jobs.containers.image import runtime_of, with_full_path
 from hpc_train.jobs.record.installation import this_installation
 from hpc_train.jobs.record.submission import Submission

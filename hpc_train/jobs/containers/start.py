@@ -10,13 +10,8 @@ from pathlib import Path
 from hpc_train.config.container import Container, check_path
 from hpc_train.errors import UserError
 from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Runtime
-from hpc_train.jobs.containers.contents import (
-    ImageLook,
-    look_at_contents,
-    mpirun_says,
-    why_mpi_does_not_fit,
-    why_no_package,
-)
+from hpc_train.jobs.containers.compatibility import mpirun_says, why_mpi_does_not_fit, why_no_package
+from hpc_train.jobs.containers.contents import ImageLook, look_at_contents
 from hpc_train.jobs.containers.image import runtime_of
 from hpc_train.processes import home_folder
 from hpc_train.telemetry.json_files import read_json

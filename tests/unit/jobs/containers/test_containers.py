@@ -23,7 +23,8 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.containers.apptainer import Apptainer
 from hpc_train.jobs.containers.base import Inside
 from hpc_train.jobs.containers.charliecloud import Charliecloud
-from hpc_train.jobs.containers.contents import Contents, why_mpi_does_not_fit, why_no_package
+from hpc_train.jobs.containers.compatibility import why_mpi_does_not_fit, why_no_package
+from hpc_train.jobs.containers.contents import Contents
 from hpc_train.jobs.containers.image import runtime_of, with_full_path
 from hpc_train.jobs.containers.job import container_from, paths_in, paths_of
 from hpc_train.jobs.containers.start import ContainedJob, contained_command
