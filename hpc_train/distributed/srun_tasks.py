@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -22,14 +23,14 @@ def lack_pmix(env: Mapping[str, str]) -> bool:
     return several and not any(name.startswith(("PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_")) for name in env)
 
 
-def why_not_ranks(library: str, components: Collection[str]) -> str | None:
+def why_not_ranks(library: str, components: Collection[str] | None) -> str | None:
     """Why tasks that lack PMIx do not become ranks of this MPI; None where they may. Pure.
 
     Args:
-        library: What MPI_Get_library_version says. components: Files of Open MPI's components. It takes Slurm's own PMI
-            where it was built with one of it; MPICH and its relatives do without PMIx.
+        library: What MPI_Get_library_version says. components: As open_mpi_components finds them. Open MPI takes
+            Slurm's own PMI where it was built with one of it; MPICH and its relatives do without PMIx.
     """
-    if "Open MPI" not in library or not components:  # they may be built into the library
+    if "Open MPI" not in library or components is None:
         return None
     if any(name.startswith(("mca_pmix_s1.", "mca_pmix_s2.")) for name in components):
         return None
@@ -37,10 +38,13 @@ def why_not_ranks(library: str, components: Collection[str]) -> str | None:
     return f"srun has not started its tasks in a way by which {mpi} makes them ranks (PMIx): {WAYS_ON}"
 
 
-def open_mpi_components(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """The components that lie beside the MPI library which this process has loaded. Local."""
+def open_mpi_components(maps: Path = Path("/proc/self/maps"), prefix: str = sys.prefix) -> list[str] | None:
+    """The components that lie beside the MPI library which this process has loaded; None: not known. Local.
+
+    That of this environment's own wheel has them all built in, and no PMI of Slurm's among them.
+    """
     lines = read_bytes(maps, MAX_MAPS_BYTES).decode(errors="surrogateescape").splitlines()
-    libraries = {
-        Path(fields[5]) for line in lines if len(fields := line.split(maxsplit=5)) == 6 and _MPI.search(fields[5])
-    }
-    return [file.name for library in libraries for file in (library.parent / "openmpi").glob("mca_*")]
+    paths = (fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6)
+    libraries = {Path(path) for path in paths if _MPI.search(path)}
+    found = [file.name for library in libraries for file in library.parent.glob("openmpi*/mca_*")]
+    return found if found or any(library.is_relative_to(prefix) for library in libraries) else None

@@ -33,6 +33,8 @@ def test_open_mpi_wants_pmix_unless_it_has_the_pmi_of_slurm() -> None:
         assert way in why
     assert why_not_ranks(OPEN_MPI, ["mca_pmix_s2.so"]) is None
     assert why_not_ranks("MPICH Version: 4.2.1", []) is None
+    assert why_not_ranks(OPEN_MPI, None) is None, "what is not known is tried"
+    assert why_not_ranks(OPEN_MPI, []) is not None
 
 
 def test_components_are_beside_the_library(tmp_path: Path) -> None:
@@ -41,3 +43,8 @@ def test_components_are_beside_the_library(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text(f"7f00-7f01 r-xp 0 08:01 1 {tmp_path}/libmpi.so.40.30.8\n7f02-7f03 rw-p 0 00:00 0\n")
     assert open_mpi_components(maps) == ["mca_pmix_s1.so"]
+    (tmp_path / "openmpi").rename(tmp_path / "openmpi3")
+    assert open_mpi_components(maps) == ["mca_pmix_s1.so"], "as Debian has it"
+    (tmp_path / "openmpi3/mca_pmix_s1.so").unlink()
+    assert open_mpi_components(maps) is None
+    assert open_mpi_components(maps, str(tmp_path)) == [], "of this environment, which has them built in"
