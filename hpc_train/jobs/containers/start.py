@@ -76,9 +76,9 @@ def contained_command(job: ContainedJob, env: Mapping[str, str], report: Callabl
     needed = _here([str(job.job_dir), str(job.folder), *job.needs])
     wanted = _here([*job.wants, *_settings_of_keras()])
     bound = [bind.partition(":")[2] or bind for bind in job.container.binds]
-    mounted, mounted_too = (_mountable([*paths, *map(os.path.realpath, paths)], bound) for paths in (needed, wanted))
+    for_needed, for_wanted = (_mountable([*paths, *map(os.path.realpath, paths)], bound) for paths in (needed, wanted))
     look = ImageLook(tuple(runtime.words(program, image, Inside(binds=inside.binds))), image)
-    inside = runtime.fitted(inside, mounted, mounted_too, look, env)
+    inside = runtime.fitted(inside, for_needed, for_wanted, look, env)
     words = runtime.words(program, image, inside)
     found = look_at_contents(words, image, str(job.folder), str(job.job_dir), [*needed, *wanted])
     if lost := [path for path in needed if path not in found.sees]:
