@@ -147,7 +147,9 @@ def test_tables_go_into_the_model_or_into_shards_beside_it_block_by_block(averag
         assert json.loads((one.path / "hpc_train.json").read_text())["tables"] == "shards"
         assert not (one.path / "saved_model.pb").exists()
         model = load_exported_model(str(one.path.parent), check_digests=True)
-        assert np.asarray(model(x)).tobytes() == model.predict(x, verbose=0).tobytes() == wanted.tobytes()
+        assert np.asarray(model(x)).tobytes() == wanted.tobytes()
+        # Rows in other batches, compiled: on some processors to rounding alone.
+        np.testing.assert_allclose(model.predict(x, verbose=0), wanted, rtol=1e-5, atol=1e-6)
         export = load_export(one.path)
         assert (list(export.inputs), list(export.datasets), export.step) == (["x"], ["x"], 20)
         found = export.predict({"x": x})
