@@ -142,7 +142,7 @@ def in_container(
             job = of_training(given, job_file, folder, settings or [], launcher == "mpirun", data_root)
         else:
             raise UserError(f"{CONTAINER_VARIABLE}: is for a job file whose job-dir is known: give --job-dir")
-        words = contained_command(job, os.environ, lambda line: warn(line))
+        words = contained_command(job, os.environ, warn)
     except UserError as error:
         complain(error)
         code = record_end.record_end(folder, EXIT_BAD_INPUT, None, submission, program) or EXIT_BAD_INPUT

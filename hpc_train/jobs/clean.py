@@ -37,9 +37,9 @@ Kind = Literal[
     "earlier installations",
     "the whole job-dir",
 ]
-SETTLED_SECS = 600.0
 COPIED_SECS = 7200.0
 """For so long a copy of hpc_train may be that of somebody who submits: pip may take half an hour beside it."""
+SETTLED_SECS = 600.0
 """Temporary files that were touched since may be somebody's who is just writing: of a report, or an evaluation."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _RUN = re.compile(r"run-(\d+)")

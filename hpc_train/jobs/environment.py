@@ -84,9 +84,7 @@ def with_environment(submission: Submission, report: ReportLine) -> tuple[Submis
     wants, folder = submission.wants, Path(submission.job_file).parent
     requirements = None if wants.requirements is None else folder / wants.requirements
     pack = _checked_pack(submission, folder, report)
-    submission = replace(
-        submission, resources={**submission.resources, "container": checked_container(submission, folder, report)}
-    )
+    submission = _with_container(submission, folder, report)
     packages: tuple[str, ...] = ()
     if requirements is not None:
         packages = resolve_requirements(Path(sys.executable), requirements)
@@ -110,9 +108,7 @@ def with_environment_again(
             "resources.requirements: are those of the job's first submission; to have others, submit it anew, with "
             "--job-dir, and `warm_start_from` this one"
         )
-    submission = replace(
-        submission, resources={**submission.resources, "container": checked_container(submission, folder, report)}
-    )
+    submission = _with_container(submission, folder, report)
     pack = _checked_pack(submission, folder, report, same=had.pack)
     if pack != had.pack:
         if requirements is not None and "none" in (pack, had.pack):
@@ -155,6 +151,12 @@ def _why_not_kept(submission: Submission, job_dir: Path) -> str | None:
     if installation is not None and code != installation.fingerprint:
         return f"the pack that the job had has another hpc_train ({code[:8]}) than {installation}"
     return None
+
+
+def _with_container(submission: Submission, folder: Path, report: ReportLine) -> Submission:
+    return replace(
+        submission, resources={**submission.resources, "container": checked_container(submission, folder, report)}
+    )
 
 
 def _with_paths(submission: Submission, pack: str, requirements: Path | None) -> Submission:

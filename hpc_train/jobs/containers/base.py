@@ -19,6 +19,11 @@ HOST_ONLY = (
 """Variables that mean something on the node alone: no container has them, unless the job itself sets them."""
 
 
+def way_to(path: str) -> list[str]:
+    """The folders on the way to `path`, and itself: /a, /a/b, /a/b/c. Pure."""
+    return [str(folder) for folder in [*reversed(Path(path).parents), Path(path)][1:]]
+
+
 class Look(Protocol):
     """What can be asked of an image, in which nothing of the job's is mounted."""
 

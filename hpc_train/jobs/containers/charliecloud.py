@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Look, Runtime
+from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Look, Runtime, way_to
 from hpc_train.processes import user_name
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,7 +52,7 @@ class Charliecloud(Runtime):
     def fitted(
         self, inside: Inside, needed: Sequence[str], wanted: Sequence[str], look: Look, env: Mapping[str, str]
     ) -> Inside:
-        ways = [_from_the_root(path) for path in (*needed, *wanted)]
+        ways = [way_to(path) for path in (*needed, *wanted)]
         asked = list(dict.fromkeys([ENVIRONMENT, *(folder for way in ways for folder in way)]))
         there = dict(zip(asked, look.kinds(asked), strict=True))
         places = (next((folder for folder in way if there[folder] != "full"), "") for way in ways)
@@ -60,8 +60,3 @@ class Charliecloud(Runtime):
         own = _LINE.findall(look.text(ENVIRONMENT)) if there[ENVIRONMENT] == "file" else []
         of_image = {name: value for name, value in own if name not in env or name in (*HOST_ONLY, "PATH")}
         return replace(inside, binds=(*inside.binds, *binds), variables={**of_image, **inside.variables})
-
-
-def _from_the_root(path: str) -> list[str]:
-    """The folders on the way to `path`, and itself: /a, /a/b, /a/b/c."""
-    return [str(folder) for folder in [*reversed(Path(path).parents), Path(path)][1:]]

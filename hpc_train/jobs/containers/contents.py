@@ -1,4 +1,4 @@
-"""What an image holds, as its own programs say, and why a job does not fit it."""
+"""What an image holds, as its own programs say."""
 
 from __future__ import annotations
 

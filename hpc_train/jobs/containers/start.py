@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpc_train.config.container import Container, check_path
 from hpc_train.errors import UserError
-from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Runtime
+from hpc_train.jobs.containers.base import HOST_ONLY, Inside, Runtime, way_to
 from hpc_train.jobs.containers.compatibility import mpirun_says, why_mpi_does_not_fit, why_no_package
 from hpc_train.jobs.containers.contents import ImageLook, look_at_contents
 from hpc_train.jobs.containers.image import runtime_of
@@ -140,8 +140,7 @@ def _settings_of_keras() -> list[str]:
 
 
 def _not_seen(runtime: Runtime, look: ImageLook, paths: Sequence[str]) -> str:
-    path = Path(paths[0])
-    way = [str(folder) for folder in [*reversed(path.parents), path][1:]]
+    way = way_to(paths[0])
     says = f"container: {look.image}: does not show the ranks {', '.join(paths)}"
     if runtime.makes_folders:
         return f"{says}: bind it (`binds: [{way[0]}]`)"
