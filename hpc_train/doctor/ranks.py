@@ -38,7 +38,7 @@ def allreduce(world: World) -> None:
 
         carrier = carrier_of(world)
         collectives = collectives_by(carrier, world)
-    reduce = tf.function(lambda tensor: collectives.allreduce([tensor], "mean", gradient=False)[0])
+    reduce = tf.function(lambda tensor: collectives.allreduce([tensor], "mean", gradient=False)[0], autograph=False)
 
     def measure(device: str, values: int, times: int) -> float:
         with tf.device(device):

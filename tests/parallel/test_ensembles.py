@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.forks import forks
 from tests.support import BIN, LIMIT_SECS, environment, run_program, wait_for
 
 MODEL = """
@@ -88,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *words: str, code: int = 0) -> str:
-    done = run_program(["hpc-train", *words], folder)
+    done = run_program(["hpc-train", *words], folder, **forks(environment()))
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr
 

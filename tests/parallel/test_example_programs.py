@@ -22,7 +22,7 @@ import tensorflow as tf
 import xgboost as xgb
 
 from hpc_train.data import write_shards
-from tests.forks import forked
+from tests.forks import forked, forks
 from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_program, run_ranks, wait_for
 
 SCIKIT_LEARN, XGBOOST, HOROVOD, TF_DISTRIBUTE = (
@@ -96,7 +96,7 @@ def test_the_three_ensembles_of_one_job_file(tmp_path: Path) -> None:
         given = ["train.max_steps=24", "ensemble.members=2", f"ensemble.combine={way}", *more]
         words = [word for setting in given for word in ("--set", setting)]
         command = ["hpc-train", "ensemble", "ensemble/job.yaml", "--ensemble", f"runs/{way}", *words]
-        done = run_program(command, tmp_path)
+        done = run_program(command, tmp_path, **forks(environment()))
         assert done.returncode == 0, done.stdout + done.stderr
         result = json.loads((tmp_path / "runs" / way / "ensemble.json").read_text())
         assert result["rows"] == 297 and (tmp_path / "runs" / way / result["export"] / "model.keras").is_file()

@@ -25,6 +25,7 @@ from hpc_train.inference.loaded_export import LoadedExport, load_export
 from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
+from tests.forks import forks
 from tests.support import BIN, LIMIT_SECS, environment, mpirun, run_program, run_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -47,8 +48,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def hpc_train(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_program([str(BIN / "hpc-train"), *words], folder, **forks(environment()))
+
+
 def fit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_program([str(BIN / "hpc-train"), "fit", *words], folder)
+    return hpc_train(folder, "fit", *words)
 
 
 def words_of(table: Path) -> list[str]:
@@ -95,13 +100,13 @@ def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(
     assert "was made by another command, in which --set was train.max_steps=200" in refused.stderr
 
     shutil.copytree(out, tmp_path / "elsewhere")
-    trained = run_program([str(BIN / "hpc-train"), "train", "elsewhere/job.yaml", "--job-dir", "other"], tmp_path)
+    trained = hpc_train(tmp_path, "train", "elsewhere/job.yaml", "--job-dir", "other")
     assert trained.returncode == 0, trained.stderr
     assert JobDir(tmp_path / "other").status()["step"] == 200
 
 
 def predict(folder: Path, export: Path, out: str, *words: object) -> subprocess.CompletedProcess[str]:
-    return run_program([str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)], folder)
+    return hpc_train(folder, "predict", str(export), "--out", out, *map(str, words))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +125,7 @@ def test_new_rows_are_predicted_as_shards_of_them_are(table: Path, export: Loade
         assert found.column(name) == given.column(name)
     probabilities = found.column("probability_returned").to_numpy()
     assert found.column("prediction").to_pylist() == [NAMES[int(p > 0.5)] for p in probabilities]
-    run_program([str(BIN / "hpc-train"), "shard", "all", str(table), "--schema", str(schema_file)], tmp_path)
+    hpc_train(tmp_path, "shard", "all", str(table), "--schema", str(schema_file))
     by_shards = predict(tmp_path, export.path, "q-*.h5", "--shards", "all-*.h5")
     assert by_shards.returncode == 0, by_shards.stderr
     parts = []

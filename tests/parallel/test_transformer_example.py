@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import REPOSITORY, records_of, run_program, variables
+from tests.forks import forks
+from tests.support import REPOSITORY, environment, records_of, run_program, variables
 
 SMALL = ["params.width=32", "params.blocks=1", "params.steps=80", "train.max_steps=80", "data.train.batch_size=16"]
 SETTINGS = [word for setting in (*SMALL, "run.save_checkpoints_steps=40") for word in ("--set", setting)]
@@ -28,7 +29,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(example: Path, ranks: int) -> dict[str, dict[str, Any]]:
-    done = run_program(["hpc-train", "plan", "job.yaml", "--ranks", str(ranks), "--json", *SETTINGS], example)
+    done = run_program(
+        ["hpc-train", "plan", "job.yaml", "--ranks", str(ranks), "--json", *SETTINGS], example, **forks(environment())
+    )
     assert done.returncode == 0, done.stderr
     return {option["name"]: option for option in json.loads(done.stdout)["options"]}
 
@@ -37,7 +40,7 @@ def test_it_learns_on_two_ranks_what_it_learns_on_one(example: Path) -> None:
     divided = ["hpc-train", "launch", "--ranks", "2", "job.yaml", "--job-dir", "divided", *SETTINGS]
     whole = ["hpc-train", "train", "job.yaml", "--job-dir", "whole", *SETTINGS]
     for command in (divided, [*whole, "--set", "run.mesh=null", "--set", "run.shard_optimizer=false"]):
-        done = run_program(command, example)
+        done = run_program(command, example, **forks(environment()))
         assert done.returncode == 0, done.stdout + done.stderr
     losses = [records_of(example / name, "eval")[-1]["loss"] for name in ("divided", "whole")]
     assert losses[0] == pytest.approx(losses[1], rel=0.01)

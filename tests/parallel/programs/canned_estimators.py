@@ -53,18 +53,18 @@ def sgd(rate: float) -> Any:
     return keras.optimizers.SGD(rate)
 
 
-def specs(folder: Path, max_steps: int, batch_size: int = 16) -> tuple[ht.TrainSpec, ht.EvalSpec]:
+def specs(folder: Path, max_steps: int, exports: bool = False) -> tuple[ht.TrainSpec, ht.EvalSpec]:
     def source(part: str) -> ht.HDF5Input:
         shards = str(folder / f"data/{part}-*.h5")
-        return ht.HDF5Input(shards, batch_size=batch_size, features=FEATURES, label="answer", seed=1)
+        return ht.HDF5Input(shards, batch_size=16, features=FEATURES, label="answer", seed=1)
 
     times = {"steps": None, "start_delay_secs": 0, "throttle_secs": 0}
     train = ht.TrainSpec(source("train"), max_steps=max_steps)
-    return train, ht.EvalSpec(source("test"), exporters=ht.FinalExporter(), **times)
+    return train, ht.EvalSpec(source("test"), exporters=(ht.FinalExporter(),) if exports else (), **times)
 
 
-def run(estimator: ht.Estimator, folder: Path, max_steps: int) -> None:
-    ht.train_and_evaluate(estimator, *specs(folder, max_steps))
+def run(estimator: ht.Estimator, folder: Path, max_steps: int, exports: bool = False) -> None:
+    ht.train_and_evaluate(estimator, *specs(folder, max_steps, exports))
 
 
 def started(folder: Path, name: str, optimizer: Any) -> None:
@@ -90,7 +90,7 @@ def started(folder: Path, name: str, optimizer: Any) -> None:
 def main() -> None:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     if mode == "sync":
-        run(estimator(folder / "whole"), folder, 20)
+        run(estimator(folder / "whole"), folder, 20, exports=True)
         run(estimator(folder / "resumed"), folder, 10)
         run(estimator(folder / "resumed"), folder, 20)
         for precision in ("bfloat16", "float16"):

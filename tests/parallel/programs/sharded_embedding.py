@@ -28,7 +28,7 @@ from hpc_train.distributed.share import averaged_over, share_of  # noqa: E402
 from hpc_train.parallel import ShardedEmbedding  # noqa: E402
 
 BY, LIGHT = sys.argv[1], "light" in sys.argv
-STEPS = 20
+STEPS = 8
 keras.config.set_floatx("float64")
 flat = Mesh(world.size, 1, world.rank)
 grid = Mesh(2, 2, world.rank)
@@ -89,7 +89,7 @@ def check_training(mesh: Mesh, kind: str) -> None:
         assert (averaged_over(variable) == "alone") == (variable.path.endswith("embeddings") and mesh.data > 1)
     optimizers = [getattr(keras.optimizers, kind)(0.05) for _ in range(2)]
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def step(batch: Any) -> tuple[Any, list[Any]]:
         with exchanging(groups):
             loss, gradients = gradients_of(own, batch)
@@ -135,7 +135,7 @@ def check_memory(rows: int, width: int) -> None:
         table.build()
     groups, optimizer = Groups.of(top, flat), keras.optimizers.SGD(0.1)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(ids: tf.Tensor) -> None:
         with tf.GradientTape() as tape, exchanging(groups):
             loss = tf.reduce_sum(table(ids) ** 2)
@@ -151,11 +151,11 @@ def check_memory(rows: int, width: int) -> None:
     assert 0.2 * whole < grown < 0.4 * whole, f"{grown / whole:.2f} of the table"
 
 
-for kind in ("SGD", "Adam"):
-    check_training(flat, kind)
-    if world.size == 4 and not LIGHT:
-        check_training(grid, kind)
+check_training(flat, "SGD")
+if not LIGHT:
+    check_training(flat, "Adam")
 if world.size == 4 and not LIGHT:
+    check_training(grid, "SGD")
     check_memory(1_200_000, 64)
 world.wait_asleep()
 print(f"rank {world.rank} of {world.size} is fine")

@@ -1,7 +1,11 @@
-"""Jobs on four ranks with a table in parts, and with a whole one; a program: sharded_embedding_jobs.py FOLDER."""
+"""Jobs on four ranks with a table in parts, against those on one rank with a whole one, which are run before.
+
+A program: sharded_embedding_jobs.py FOLDER whole|parts.
+"""
 
 import errno
 import io
+import json
 import logging
 import sys
 from pathlib import Path
@@ -18,7 +22,7 @@ from hpc_train.export import table_shards, whole_model
 from hpc_train.export.exporters import KERAS_FILE
 from hpc_train.export.whole_model import WholeModel
 
-FOLDER, ROWS, WORDS, LENGTH = Path(sys.argv[1]), 8, 13, 6
+FOLDER, WHOLE, ROWS, WORDS, LENGTH = Path(sys.argv[1]), sys.argv[2] == "whole", 8, 13, 6
 NEAR = {"rtol": 1e-9, "atol": 1e-12}
 keras.config.set_dtype_policy("float64")
 keras.config.set_floatx("float64")
@@ -59,7 +63,10 @@ def batches(context):
 
 
 def uneven(context):
-    """Three batches, for the first three ranks."""
+    """Three batches, for the first three of four ranks."""
+    if WHOLE:
+        parts = [tf.distribute.InputContext(4, rank) for rank in range(3)]
+        return batches(parts[0]).take(1).concatenate(batches(parts[1]).take(1)).concatenate(batches(parts[2]).take(1))
     return batches(context).take(1 if context.input_pipeline_id < 3 else 0)
 
 
@@ -90,20 +97,28 @@ logging.getLogger("hpc_train").addHandler(logging.StreamHandler(said))
 
 SGD, ADAM = keras.optimizers.SGD(0.1, global_clipnorm=0.5), keras.optimizers.Adam(0.01)
 TWO = {"mesh": {"data": 2, "model": 2}}
-for name, optimizer, first, then, kind in (
-    ("sgd", SGD, {}, TWO, keras.Model),
-    ("adam", ADAM, {"mesh": {"model": 4}}, {}, keras.Model),
-    ("zero", ADAM, {"shard_optimizer": True}, TWO | {"shard_optimizer": True}, keras.Model),
-    ("own", ADAM, {}, {}, OwnStep),
+if WHOLE:
+    for name, optimizer, kind in (("sgd", SGD, keras.Model), ("adam", ADAM, keras.Model), ("own", ADAM, OwnStep)):
+        found, _ = train(f"{name}-whole", 6, optimizer, sharded=False, kind=kind)
+        (FOLDER / f"{name}.json").write_text(json.dumps(found))
+    found, _ = train("uneven-whole", 3, SGD, sharded=False, evaluated=uneven)
+    (FOLDER / "uneven.json").write_text(json.dumps(found))
+    sys.exit()
+
+for name, whole, optimizer, first, then, kind in (
+    ("sgd", "sgd", SGD, {}, TWO, keras.Model),
+    ("adam", "adam", ADAM, {"mesh": {"model": 4}}, {}, keras.Model),
+    ("zero", "adam", ADAM, {"shard_optimizer": True}, TWO | {"shard_optimizer": True}, keras.Model),
+    ("own", "own", ADAM, None, {}, OwnStep),
 ):
-    wanted, _ = train(f"{name}-whole", 6, optimizer, sharded=False, kind=kind)
-    train(name, 3, optimizer, kind=kind, **first)
+    if first is not None:
+        train(name, 3, optimizer, kind=kind, **first)
     metrics, exports = train(name, 6, optimizer, kind=kind, **then)
-    for key, value in wanted.items():
+    for key, value in json.loads((FOLDER / f"{whole}.json").read_text()).items():
         np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
     if ht.is_chief():
-        same(name, f"{name}-whole", 3)
-        same(name, f"{name}-whole", 6)
+        same(name, f"{whole}-whole", 3)
+        same(name, f"{whole}-whole", 6)
         served = tf.saved_model.load(str(exports[-1]))
         ids = np.arange(LENGTH)[None]
         (outputs,) = served.serve({"tokens": tf.constant(ids, tf.int64)}).values()
@@ -148,9 +163,9 @@ if ht.is_chief():
             np.testing.assert_allclose(loaded(ids), model(ids), err_msg=name, **NEAR)
     print("shards are fine", flush=True)
 
-found = [train(f"uneven-{sharded}", 3, SGD, sharded, evaluated=uneven)[0] for sharded in (False, True)]
-for key, value in found[0].items():
-    np.testing.assert_allclose(found[1][key], value, err_msg=key, **NEAR)
+found, _ = train("uneven", 3, SGD, evaluated=uneven)
+for key, value in json.loads((FOLDER / "uneven.json").read_text()).items():
+    np.testing.assert_allclose(found[key], value, err_msg=key, **NEAR)
 train("rows", 3, ADAM, sparse_gradients="keras")
 if ht.is_chief():
     same("rows", "adam", 3)  # of rows that each occur once, Keras's Adam makes what it makes of all
