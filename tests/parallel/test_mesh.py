@@ -22,8 +22,9 @@ def test_divided_models_train_as_whole_ones(carrier: str, ranks: int, tmp_path: 
 
 
 def test_jobs_with_meshes_come_to_the_same_and_go_on_with_other_ones(tmp_path: Path) -> None:
-    done = run_ranks(4, [PROGRAMS / "mesh_jobs.py", tmp_path, "resumed"], tmp_path)
-    assert done.returncode == 0, done.stderr
+    for ranks, part in ((0, "whole"), (4, "resumed")):
+        done = run_ranks(ranks, [PROGRAMS / "mesh_jobs.py", tmp_path, part], tmp_path)
+        assert done.returncode == 0, done.stderr
     assert done.stdout.count("is fine") == 3
     assert "run.mesh.model: 2 -> None" in done.stdout
 

@@ -20,7 +20,7 @@ from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 
-STEPS, RATE, CLIP, WORDS, LENGTH, WIDTH = 20, 0.05, 0.5, 13, 6, 8
+STEPS, RATE, CLIP, WORDS, LENGTH, WIDTH = 8, 0.05, 0.5, 13, 6, 8
 NEAR = 1e-10
 
 

@@ -1,7 +1,9 @@
-"""Jobs on two or four ranks, whole and with meshes, that have to come to the same; a program:
-mesh_jobs.py FOLDER PART.
+"""Jobs on ranks, whole and with meshes, that have to come to the same; a program: mesh_jobs.py FOLDER PART.
+
+PART: whole (one rank), resumed (four, after that), begun (two).
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -63,14 +65,16 @@ def build_mixed(optimizer=None):
     return model
 
 
-def train(name, steps, warm=None, source=batches, optimizer=None, model=build_model, evaluated=batches, **options):
+def train(
+    name, steps, warm=None, source=batches, optimizer=None, model=build_model, evaluated=batches, exports=(), **options
+):
     """The last metrics, and the exports."""
     options = {"tf_random_seed": 5, **options}
-    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, allreduce="mpi", **options)
+    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, allreduce="mpi", report=False, **options)
     return ht.train_and_evaluate(
         ht.Estimator(lambda: model(optimizer), config, warm_start_from=warm),
         ht.TrainSpec(source, max_steps=steps),
-        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
+        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=exports),
     )
 
 
@@ -89,9 +93,15 @@ def of_the_rank(context):
     return batches(context).map(lambda x, y: (x + RANK, y))
 
 
+def whole():
+    """What jobs with meshes are to come to."""
+    wanted, _ = train("whole", 6)
+    (FOLDER / "whole.json").write_text(json.dumps(wanted))
+
+
 def resumed():
     """Jobs with meshes come to the same as a whole one, and go on with others."""
-    wanted, _ = train("whole", 6)
+    wanted = json.loads((FOLDER / "whole.json").read_text())
     for name, options in {
         "2x2": {"mesh": {"data": 2, "model": 2}},
         "1x4": {"mesh": {"model": 4}},
@@ -104,7 +114,7 @@ def resumed():
             options = {}  # goes on as another mesh
         elif name == "1x4":
             options = {"mesh": {"data": 2, "model": 2}}
-        metrics, exports = train(name, 6, **options)
+        metrics, exports = train(name, 6, exports=[ht.FinalExporter()], **options)
         for key, value in wanted.items():
             np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
         if ht.is_chief():
@@ -196,4 +206,4 @@ def one_sided():
 
 
 RANK = join_world().rank % 2
-{"resumed": resumed, "begun": begun}[sys.argv[2]]()
+{"whole": whole, "resumed": resumed, "begun": begun}[sys.argv[2]]()

@@ -70,13 +70,17 @@ def uneven(context):
     return batches(context).take(1 if context.input_pipeline_id < 3 else 0)
 
 
-def train(name, steps, optimizer, sharded=True, kind=keras.Model, evaluated=batches, tables="auto", **options):
+def train(name, steps, optimizer, sharded=True, kind=keras.Model, evaluated=batches, tables=None, **options):
     """The last metrics, and the exports."""
-    config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", **options)
+    config = ht.RunConfig(
+        FOLDER / name, save_checkpoints_steps=3, tf_random_seed=5, allreduce="mpi", report=False, **options
+    )
     return ht.train_and_evaluate(
         ht.Estimator(lambda: build_model(sharded, keras.optimizers.serialize(optimizer), kind), config),
         ht.TrainSpec(batches, max_steps=steps),
-        ht.EvalSpec(evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter(tables=tables)]),
+        ht.EvalSpec(
+            evaluated, steps=None, throttle_secs=0, exporters=[ht.FinalExporter(tables=tables)] if tables else ()
+        ),
     )
 
 
@@ -113,7 +117,7 @@ for name, whole, optimizer, first, then, kind in (
 ):
     if first is not None:
         train(name, 3, optimizer, kind=kind, **first)
-    metrics, exports = train(name, 6, optimizer, kind=kind, **then)
+    metrics, exports = train(name, 6, optimizer, kind=kind, tables="auto", **then)
     for key, value in json.loads((FOLDER / f"{whole}.json").read_text()).items():
         np.testing.assert_allclose(metrics[key], value, err_msg=f"{name} {key}", **NEAR)
     if ht.is_chief():
