@@ -47,7 +47,7 @@ lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/ruff format --check
 	.venv/bin/mypy hpc_train
 	.venv/bin/lint-imports
-	.venv/bin/shellcheck slurm/*.sh .ci/run
+	.venv/bin/shellcheck slurm/*.sh .ci/*
 
 docs: setup  ## build the documentation site, build/site/index.html (LINKS=1 asks the web for the links that lead out)
 	@.venv/bin/sphinx-build -qW --keep-going -c docs/site -d build/doctrees -b html . build/site
