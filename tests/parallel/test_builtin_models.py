@@ -60,8 +60,9 @@ def write_table(folder: Path) -> None:
     (folder / "schema.yaml").write_text(yaml.safe_dump(schema, allow_unicode=True, sort_keys=False))
 
 
-def make_job(folder: Path, name: str, max_steps: int, model: dict[str, Any], **run: Any) -> Job:
+def make_job(folder: Path, name: str, max_steps: int, model: dict[str, Any], exports: bool = False, **run: Any) -> Job:
     """A job beside others on the same shards; its schema lies in its own folder."""
+    exporters: dict[str, Any] = {"final": {}} if exports else {}
     (folder / name).mkdir()
     (folder / name / "schema.yaml").write_text((folder / "schema.yaml").read_text())
     job = {
@@ -73,7 +74,7 @@ def make_job(folder: Path, name: str, max_steps: int, model: dict[str, Any], **r
         },
         "run": {"save_checkpoints_steps": 20, "tf_random_seed": 1, "report": False, **run},
         "train": {"max_steps": max_steps, "class_weight": "balanced"},
-        "eval": {"steps": None, "start_delay_secs": 0, "throttle_secs": 0, "exporters": {"final": {}}},
+        "eval": {"steps": None, "start_delay_secs": 0, "throttle_secs": 0, "exporters": exporters},
     }
     (folder / name / "job.yaml").write_text(yaml.safe_dump(job))
     return Job(folder / name)
@@ -98,7 +99,7 @@ def test_models_of_a_table_train_resume_evaluate_and_serve_raw_rows(tmp_path: Pa
     write_table(tmp_path)
     dnn = {"builtin": "dnn", "hidden_units": [16], "dropout": 0.1, "batch_norm": True, "learning_rate": 0.01}
     wide = {"builtin": "wide_deep", "hidden_units": [8], "crosses": [["city", "größe"]], "hash_buckets": 50}
-    straight, halves = make_job(tmp_path, "straight", 60, dnn), make_job(tmp_path, "halves", 20, dnn)
+    straight, halves = make_job(tmp_path, "straight", 60, dnn, exports=True), make_job(tmp_path, "halves", 20, dnn)
     linear = make_job(tmp_path, "linear", 40, {"builtin": "linear"})
     others = [linear, make_job(tmp_path, "wide", 40, wide, mixed_precision="bfloat16")]
     done = train_in_turn([straight, halves, *others], 2)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.ranks import train
-from tests.support import BIN, FINAL, REPOSITORY, Job, run_program, run_ranks
+from tests.support import BIN, FINAL, REPOSITORY, SOAK, Job, run_program, run_ranks
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -107,7 +107,8 @@ def test_a_users_own_script(launcher: str, tmp_path: Path) -> None:
     assert "(end of input)" in done.stdout
 
 
-def test_the_demo_on_four_ranks_with_uneven_shards(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "steps"), [("job.yaml", 1000), ("async.yaml", 4200)])
+def test_the_demo_on_four_ranks_with_uneven_shards(name: str, steps: int, tmp_path: Path) -> None:
     shutil.copytree(
         REPOSITORY / "examples" / "fashion_mnist", tmp_path / "demo", ignore=shutil.ignore_patterns("data", "*.pyc")
     )
@@ -119,10 +120,22 @@ def test_the_demo_on_four_ranks_with_uneven_shards(tmp_path: Path) -> None:
                 file["image"] = random.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
                 file["label"] = random.integers(0, 10, rows, dtype=np.uint8)
     job = Job(tmp_path / "demo")
-    job.file.write_text(job.file.read_text().replace("max_steps: 1000", "max_steps: 25"))
+    described = (job.folder / name).read_text()
+    assert f"max_steps: {steps}" in described
+    job.file.write_text(described.replace(f"max_steps: {steps}", "max_steps: 25"))
     done = run_ranks(4, ["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir], tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((job.job_dir / "status.json").read_text())["state"] == "succeeded"
+
+
+@pytest.mark.random
+@pytest.mark.skipif(SOAK == 1, reason="make soak: trains for two minutes; .ci/run makes the other demo")
+def test_the_asynchronous_demo_reaches_its_accuracy(tmp_path: Path) -> None:
+    shutil.copytree(
+        REPOSITORY / "examples" / "fashion_mnist", tmp_path / "demo", ignore=shutil.ignore_patterns("data", "*.pyc")
+    )
+    done = run_program([sys.executable, "demo/demo.py", "--strategy", "async"], tmp_path, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_several_features_reach_the_model_by_name(make_job: MakeJob) -> None:

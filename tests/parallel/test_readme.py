@@ -12,7 +12,7 @@ from tests.pages import alike, newcomer
 from tests.support import REPOSITORY, run_program, run_ranks
 
 TESTED_ELSEWHERE = {
-    "make demo": "each of them is a job of its own in CI",
+    "make demo": "it is a part of CI by itself",
     "make test": "is what runs this",
     "pip install": "test_installed.py",
     "HOROVOD_WITH_MPI=1": "needs a network, and an hour",
