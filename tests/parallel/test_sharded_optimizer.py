@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from tests.ranks import train_in_turn
-from tests.support import REPOSITORY, STATEFUL_MODEL, Job, merge, records_of, run_ranks, variables
+from tests.support import IN_SOAK, REPOSITORY, STATEFUL_MODEL, Job, merge, records_of, run_ranks, variables
 
 PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "sharded_optimizer.py"
 
 
-@pytest.mark.parametrize(("ranks", "carrier"), [(2, "mpi"), (2, "horovod"), (3, "mpi"), (4, "horovod")])
+@pytest.mark.parametrize(
+    ("ranks", "carrier"), [(2, "mpi"), (2, "horovod"), pytest.param(3, "mpi", marks=IN_SOAK), (4, "horovod")]
+)
 def test_sharded_optimizers_do_what_whole_ones_do(tmp_path: Path, ranks: int, carrier: str) -> None:
     done = run_ranks(ranks, [PROGRAM, carrier], tmp_path)
     assert done.returncode == 0, done.stderr
