@@ -31,9 +31,9 @@ LIMIT_SECS = 600.0
 """What nothing takes, on however busy a machine: a longer wait is for what never comes."""
 
 SOAK = int(os.environ.get("SOAK", "1"))
+"""How many times as many examples random tests try as in CI."""
 IN_SOAK = [pytest.mark.random, pytest.mark.skipif(SOAK == 1, reason="make soak: computes for long, and is like others")]
 """Marks of what CI has no time for."""
-"""How many times as many examples random tests try as in CI."""
 
 FINAL = {"exporters": {"final": {}}}
 """What `eval:` of a job with an export holds."""
