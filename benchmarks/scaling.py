@@ -40,6 +40,7 @@ from support.results import RECORDS, RESULTS, open_results
 from support.usage import EXIT_MISSED, UsageError, make_parser, run_main, tell
 
 from hpc_train.config.run_config import MOST_IN_FLIGHT
+from hpc_train.distributed.carrier import NAMES
 
 DEFAULT_MODELS = {True: ("resnet50", "vgg16", "transformer"), False: ("mlp", "cnn")}
 """With GPUs, and without."""
@@ -60,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--steps-in-flight", type=int, metavar="N", help="as run.steps_in_flight (default: 1 where a step is emulated)"
     )
-    parser.add_argument("--allreduce", choices=["horovod", "mpi"], help="as run.allreduce")
+    parser.add_argument("--allreduce", choices=list(NAMES), help="as run.allreduce")
     parser.add_argument("--ranks", nargs="+", type=int, help="that train (default: 1, 2, 4 … up to all slots)")
     parser.add_argument("--kinds", nargs="+", choices=[WEAK, STRONG], default=None, help="default: both")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["sync"], help="default: sync")

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,12 +20,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from peers import models
+from support.second_device import second_device
 
 import hpc_train as ht
 from hpc_train.data.loading.feed import Feed
 
 ADAM_RATE = 1e-3
-STAND_IN_DEVICE = "/device:CPU:1"
 
 
 class Log(ht.Hook):
@@ -91,20 +90,6 @@ def copied_by_the_step() -> Iterator[None]:
         return lambda dataset: dataset
 
     with patch.object(tf.data.experimental, "prefetch_to_device", not_ahead):
-        yield
-
-
-@contextmanager
-def second_device() -> Iterator[None]:
-    """A second device of the processor, which the input takes for a GPU."""
-    [processor] = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
-    listed = tf.config.list_logical_devices
-
-    def with_stand_in(kind: str | None = None) -> Any:
-        return [SimpleNamespace(name=STAND_IN_DEVICE)] if kind == "GPU" else listed(kind)
-
-    with patch.object(tf.config, "list_logical_devices", with_stand_in):
         yield
 
 

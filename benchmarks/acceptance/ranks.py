@@ -20,6 +20,7 @@ from support.records import Found, Record, Sample, records_of
 from support.usage import MissingError, tell
 
 from acceptance.settings import BENCHMARK, STAND_IN, Site
+from hpc_train.distributed.gpu_memory import NOT_TAKEN
 from hpc_train.report import words
 
 SCALING_TITLE, ALLREDUCE_TITLE = "Scaling", "Allreduce"
@@ -27,17 +28,18 @@ GPU_EFFICIENCY = 0.9
 """Of ResNet-101 and Inception V3 over Horovod on 128 GPUs with RDMA: Sergeev, Del Balso 2018, arXiv:1802.05799."""
 SCALING_STAND_IN = f"{STAND_IN}small models on the cores, with Horovod over MPI."
 
-HOROVOD, MPI = "Horovod", "MPI"
-CARRIERS = {MPI: "mpi", HOROVOD: "horovod"}
-"""By way: values of run.allreduce; the first is what the other is compared with."""
-LEAST_NCCL = 1.0
+HOROVOD, MPI, MPI_GPU = "Horovod", "MPI", "MPI, GPU memory"
+CARRIERS = {MPI: "mpi", MPI_GPU: "mpi-gpu", HOROVOD: "horovod"}
+"""By way: values of run.allreduce; the first is what the others are compared with."""
+LEAST_NCCL, LEAST_MPI_GPU = 1.0, 1.0
 ALLREDUCE_TEXT = (
     "Training of {title} on {ranks} ranks, with `run.allreduce: horovod`, which on GPUs uses NCCL where it was built "
-    "with it, and with `run.allreduce: mpi`, whose gradients go through the host."
+    "with it, with `run.allreduce: mpi`, whose gradients go through the host, and with `run.allreduce: mpi-gpu`, whose "
+    "gradients an MPI that takes the memory of GPUs (CUDA-aware) reads and writes there."
 )
 ALLREDUCE_STAND_IN = (
-    f"{STAND_IN}no NCCL either; Horovod over MPI stands in for it, against run.allreduce: mpi. The ratio says nothing "
-    "of NCCL, and has no target."
+    f"{STAND_IN}no NCCL either; Horovod over MPI stands in for it, and a second TensorFlow device of the processor for "
+    "the memory of GPUs. The ratios to run.allreduce: mpi say nothing of NCCL and of GPUs, and have no targets."
 )
 
 
@@ -77,15 +79,22 @@ def scaling_page(records: Sequence[Record], site: Site) -> Report:
 
 
 def measure_allreduce(site: Site) -> None:
-    """Horovod and MPI in turns, on all ranks."""
+    """All carriers in turns, on all ranks."""
     how, results = site.settings, site.results
     workload, batch = workload_of(site, CNN)
 
     def run(way: str) -> dict[str, Any]:
         if way == HOROVOD and importlib.util.find_spec("horovod") is None:
             raise MissingError("Horovod is not installed; run.allreduce: mpi is what averages gradients here")
-        case = Case(workload.name, MEMORY, SYNC, site.most, batch, run=(("allreduce", CARRIERS[way]),))
-        found = run_case(site.folder, case, how.scale, site.launcher())
+        stand_in = way == MPI_GPU and not site.gpus
+        carrier = (("allreduce", CARRIERS[way]),)
+        case = Case(workload.name, MEMORY, SYNC, site.most, batch, run=carrier, stand_in=stand_in)
+        try:
+            found = run_case(site.folder, case, how.scale, site.launcher())
+        except RuntimeError as error:
+            if way == MPI_GPU and NOT_TAKEN in str(error):
+                raise MissingError(f"run.allreduce: mpi-gpu: {NOT_TAKEN}") from None
+            raise
         tell(f"{ALLREDUCE_TITLE}: {way}: {found.total:,.0f} examples/s")
         return asdict(found)
 
@@ -112,6 +121,8 @@ def carrier_of(record: Record) -> str:
     """What carried the gradients, in words."""
     if record.config["way"] == MPI:
         return "MPI"
+    if record.config["way"] == MPI_GPU:
+        return "MPI in the memory of GPUs"
     return "Horovod, NCCL" if record.config["nccl"] else "Horovod over MPI"
 
 
@@ -124,6 +135,11 @@ def allreduce_page(records: Sequence[Record], site: Site) -> Report:
         value = f"{carrier_of(horovod)}: {words.number(horovod.ratio, 3)}"
         part = (f"{horovod.ranks} ranks", value, fast and bool(horovod.config["nccl"]))
         targets.append(Target("Gradients by NCCL against MPI, examples/s", f"NCCL, ≥ {LEAST_NCCL:g}", [part]))
+    on_gpu = found.one(way=MPI_GPU)
+    if on_gpu is not None and site.gpus:
+        name = "Gradients by MPI in the memory of GPUs against through the host, examples/s"
+        point = (f"{on_gpu.ranks} ranks", on_gpu.ratio)
+        targets.append(at_least(name, f"≥ {LEAST_MPI_GPU:g}", [point], LEAST_MPI_GPU))
     about = next(iter(found))
     text = [ALLREDUCE_TEXT.format(title=about.config["title"], ranks=about.ranks)]
     rows = [

@@ -88,6 +88,7 @@ class Case:
             gradient_bytes.
         steps_in_flight: See RunConfig.
         run: More of `run:`, as pairs.
+        stand_in: A second device of the processor is taken for a GPU.
     """
 
     workload: str
@@ -99,6 +100,7 @@ class Case:
     gradient_bytes: int = 0
     steps_in_flight: int | None = None
     run: tuple[tuple[str, str], ...] = ()
+    stand_in: bool = False
 
     @property
     def ranks(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,14 @@ def build_model(params: dict[str, Any]) -> Any:
     return workloads.build_model(params)
 
 
+def stand_in(case: dict[str, Any]) -> AbstractContextManager[None]:
+    if not case["stand_in"]:
+        return nullcontext()
+    from support.second_device import second_device
+
+    return second_device()
+
+
 def main() -> None:
     case = json.loads(Path(sys.argv[1]).read_text())
     source: Any = partial(rows_in_memory, case)
@@ -55,7 +64,8 @@ def main() -> None:
     )  # fmt: skip
     estimator = ht.Estimator(build_model, config, case)
     train = ht.TrainSpec(source, max_steps=FOREVER, hooks=(make_hooks(),))
-    ht.train_and_evaluate(estimator, train, ht.EvalSpec(source, steps=1, start_delay_secs=0))
+    with stand_in(case):
+        ht.train_and_evaluate(estimator, train, ht.EvalSpec(source, steps=1, start_delay_secs=0))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class RunOptions:
     learning_rate_cycle: Count | None = None
     accumulate_steps: Count = 1
     compression: Literal["fp16", "bf16"] | None = None
-    allreduce: Literal["horovod", "mpi"] | None = None
+    allreduce: Literal["horovod", "mpi", "mpi-gpu"] | None = None
     sparse_gradients: Literal["dense", "keras"] = "dense"
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -260,7 +260,8 @@ class RunConfig(RunOptions):
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
         compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
         allreduce: What averages the gradients: `"horovod"`, or `"mpi"`, which needs no Horovod; equal to the bit on two
-            ranks, to rounding on more. `None`: Horovod where it is installed (sync).
+            ranks, to rounding on more. `"mpi-gpu"`: MPI, in the memory of GPUs, where it takes that (CUDA-aware).
+            `None`: Horovod where it is installed, else `"mpi"` (sync).
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
             otherwise; on one rank alone, and for ht.parallel.ShardedEmbedding on any number (sync).

@@ -1,16 +1,17 @@
-"""What carries tensors between ranks: Horovod, or MPI itself."""
+"""What carries tensors between ranks: Horovod, or MPI itself, through the host or in the memory of GPUs."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from hpc_train.distributed import horovod, mpi
+from hpc_train.distributed import gpu_memory, horovod, mpi
 from hpc_train.distributed.collectives import Collectives
 from hpc_train.distributed.world import World
 
-Carrier = Literal["horovod", "mpi"]
+Carrier = Literal["horovod", "mpi", "mpi-gpu"]
+NAMES: Mapping[Carrier, str] = {"horovod": "Horovod", "mpi": "MPI", "mpi-gpu": "MPI in the memory of GPUs"}
 
 
 def carrier_of(world: World, asked: Carrier | None = None) -> Carrier:
@@ -36,4 +37,6 @@ def collectives_by(carrier: Carrier, world: World, groups: Sequence[Sequence[int
 
     Raises: As the implementation's `collectives_of`.
     """
-    return mpi.collectives_of(world) if carrier == "mpi" else horovod.collectives_of(world, groups)
+    if carrier == "horovod":
+        return horovod.collectives_of(world, groups)
+    return mpi.collectives_of(world) if carrier == "mpi" else gpu_memory.collectives_of(world)

@@ -58,7 +58,7 @@ class MpiCollectives(Collectives):
     calls. Ranks say to each other what they are about to exchange, so that another order is an error, once and for all:
     a RankError, which TensorFlow makes one of its own of inside a tf.function.
 
-    Tensors of a GPU go through the host.
+    Tensors of a GPU go through the host, but see gpu_memory.py.
 
     Args:
         comm: For nothing else. label: see Collectives.
@@ -84,16 +84,18 @@ class MpiCollectives(Collectives):
             return OneRank() if joins else None
         comm: Any = self._comm.Split(int(joins), self.rank)
         if joins:
-            return MpiCollectives(comm, label)
+            return self._like(comm, label)
         comm.Free()
         return None
+
+    def _like(self, comm: MPI.Intracomm, label: str) -> MpiCollectives:
+        """Of other ranks, to which tensors go in the same way."""
+        return MpiCollectives(comm, label)
 
     def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         given = [_summed_as(tensor) for tensor in tensors]
         messages = _messages(given)
-        ordered = [given[place] for one in messages for place in one]
-        results = [(_shape_of([given[place] for place in one]), given[one[0]].dtype) for one in messages]
-        found = self._call(name, partial(self._reduced, op, list(map(len, messages))), ordered, results)
+        found = self._summed(name, [[given[place] for place in one] for one in messages], op)
         reduced = list(tensors)
         for one, message in zip(messages, found, strict=True):
             sizes = [given[place].shape.num_elements() for place in one]
@@ -102,6 +104,12 @@ class MpiCollectives(Collectives):
                 whole = tf.reshape(part, shape) if shape.is_fully_defined() else tf.ensure_shape(part, shape)
                 reduced[place] = tf.cast(whole, tensors[place].dtype)
         return reduced
+
+    def _summed(self, name: str, messages: list[list[tf.Tensor]], op: Op) -> list[tf.Tensor]:
+        """Of each message the sum or mean: flat where several tensors go with it, or a number does."""
+        results = [(_shape_of(one), one[0].dtype) for one in messages]
+        reduce = partial(self._reduced, op, list(map(len, messages)))
+        return self._call(name, reduce, [tensor for one in messages for tensor in one], results)
 
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
         given = _summed_as(tensor)

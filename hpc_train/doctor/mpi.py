@@ -177,6 +177,8 @@ def nccl_finding(gpus: int, nccl: int, results: Mapping[str, Any], outcome: Outc
         return Finding("NCCL", "not here", "no GPU" + (f" ({nccl_version(nccl)} in Horovod)" if nccl else ""))
     if not nccl:
         advice = "gradients go through the host by MPI; see Horovod above for what to do"
+        if results.get("takes_gpu_memory"):
+            advice += ", or try run.allreduce: mpi-gpu: this MPI says that it takes the memory of GPUs"
         return Finding("NCCL", "warning", "Horovod was built without it", advice)
     found = f"{nccl_version(nccl)} in Horovod"
     if gpus == 1:

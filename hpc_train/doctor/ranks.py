@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.carrier import carrier_of, collectives_by
+from hpc_train.distributed.carrier import NAMES, carrier_of, collectives_by
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import report_error
+from hpc_train.distributed.gpu_memory import takes_gpu_memory
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.startup import join_world
@@ -27,7 +28,6 @@ from hpc_train.outcome import EXIT_BAD_INPUT
 LARGE_BYTES = 8 << 20
 TIMES, LARGE_TIMES = 40, 8
 _WORD = 8
-NAMES = {"horovod": "Horovod", "mpi": "MPI"}
 
 
 def allreduce(world: World) -> None:
@@ -54,7 +54,7 @@ def allreduce(world: World) -> None:
     small, large = measure("CPU", 1, TIMES), measure("CPU", LARGE_BYTES // 4, LARGE_TIMES)
     libraries = sorted(set(re.findall(r"/\S*/libmpi(?:ch)?\.so\S*", Path("/proc/self/maps").read_text())))
     hosts = len(set(world.all_gather(world.host)))
-    _emit_once(world, carrier=NAMES[carrier])
+    _emit_once(world, carrier=NAMES[carrier], takes_gpu_memory=takes_gpu_memory())
     _emit_once(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
     device = [world.host, os.environ.get("CUDA_VISIBLE_DEVICES", "")]
     devices = world.all_gather(device if tf.config.list_physical_devices("GPU") else [])

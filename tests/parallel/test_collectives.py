@@ -15,8 +15,9 @@ PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "collectives.py"
     ("carrier", "ranks"),
     [
         *(("horovod", ranks) for ranks in (1, 2, 4)),
-        *(("mpi", ranks) for ranks in (1, 2, 3, 4)),
-        pytest.param("horovod", 3, marks=IN_SOAK),
+        *(("mpi", ranks) for ranks in (1, 2, 4)),
+        ("mpi-gpu", 3),
+        *(pytest.param(carrier, 3, marks=IN_SOAK) for carrier in ("horovod", "mpi")),
     ],
 )
 def test_operations_and_gradients_are_those_of_numpy(carrier: str, ranks: int, tmp_path: Path) -> None:

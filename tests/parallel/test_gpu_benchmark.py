@@ -36,6 +36,7 @@ def test_each_part_measures_on_two_ranks_and_says_what_stands_in_for_a_gpu(tmp_p
     assert records["gap, 0 in flight"]["value"] > 0
     assert records["precision, bfloat16"]["config"]["last_loss"] != records["precision, float32"]["config"]["last_loss"]
     assert records["allreduce, Horovod"]["ratio"] > 0
+    assert records["allreduce, MPI, GPU memory"]["ratio"] > 0
     alone, both = records["1 rank, rate as given"], records["2 ranks, rate scaled, warm-up"]
     assert alone["config"]["reached"], "what is wanted is near the best of this run"
     assert both["config"]["examples"] == both["config"]["steps"] * 16 * 2

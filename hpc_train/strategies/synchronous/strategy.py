@@ -115,9 +115,6 @@ def check_steps(model: keras.Model, config: RunOptions, ranks: int, uneven: bool
 def gradient_allreduce(world: World, config: RunConfig, roles: Roles | None = None) -> GradientAllreduce:
     """What averages over the ranks of `world`, whose mesh `roles` say; None: each has the model. Collective."""
     carrier = carrier_of(world, config.allreduce)
-    if carrier == "mpi" and world.size > 1 and world.is_chief:
-        said = "gradients are averaged by MPI itself, without Horovod (run.allreduce)"
-        log.info(said, extra={"any_rank": True})  # beside a dedicated chief, it is not the chief who says it
     mesh = roles.mesh_of(world.rank) if roles and roles.model > 1 else None
 
     def start() -> GradientAllreduce:
@@ -129,7 +126,12 @@ def gradient_allreduce(world: World, config: RunConfig, roles: Roles | None = No
             ) from None
         return GradientAllreduce(collectives, config.compression, mesh)
 
-    return world.each(start)
+    allreduce = world.each(start)
+    if carrier != "horovod" and world.size > 1 and world.is_chief:
+        where = ", in the memory of GPUs" if carrier == "mpi-gpu" else ""
+        said = f"gradients are averaged by MPI itself, without Horovod{where} (run.allreduce)"
+        log.info(said, extra={"any_rank": True})  # beside a dedicated chief, it is not the chief who says it
+    return allreduce
 
 
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:

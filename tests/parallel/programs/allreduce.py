@@ -1,4 +1,7 @@
-"""The same small jobs by Horovod and by MPI itself, in the same two ranks: nothing may differ."""
+"""The same small jobs by Horovod and by MPI itself, in the same two ranks: nothing may differ.
+
+argv: a folder, and the carrier that is compared with Horovod: mpi, or mpi-gpu, with what stands in for a GPU.
+"""
 
 import sys
 from pathlib import Path
@@ -9,12 +12,16 @@ import tensorflow as tf
 
 import hpc_train as ht
 from hpc_train.distributed.startup import join_world
+from tests.gpu import stand_in_for_gpu
 from tests.support import collect_log, records_of, variables
 
-folder = Path(sys.argv[1])
+folder, other = Path(sys.argv[1]), sys.argv[2]
+if other == "mpi-gpu":
+    stand_in_for_gpu()
 world = join_world()
 lines, _ = collect_log()
-SAID = "gradients are averaged by MPI itself, without Horovod (run.allreduce)"
+WHERE = {"mpi": "", "mpi-gpu": ", in the memory of GPUs"}
+SAID = f"gradients are averaged by MPI itself, without Horovod{WHERE[other]} (run.allreduce)"
 
 
 def build_model(params):
@@ -41,21 +48,23 @@ def run(name, carrier, **config):
     ht.train_and_evaluate(
         ht.Estimator(build_model, chosen), ht.TrainSpec(rows, max_steps=5), ht.EvalSpec(rows, steps=1)
     )
-    assert sum(SAID in line for line in lines) == (carrier == "mpi" and world.is_chief), lines
+    assert sum(SAID in line for line in lines) == (carrier == other and world.is_chief), lines
     lines.clear()
     world.broadcast(None)  # the chief writes when the others have left
     losses = [record.get("loss") for record in records_of(place, "train")] if world.is_chief else []
     return losses, variables(place, 5) if world.is_chief else {}
 
 
-for name, config in {
+cases = {
     "plain": {},
     "in_flight": {"steps_in_flight": 2},
     "bits": {"compression": "bf16"},
     "half": {"mixed_precision": "float16"},
     "pieces": {"accumulate_steps": 2, "save_summary_steps": 1},
-}.items():
-    (losses, plain), (theirs, others) = run(name, "horovod", **config), run(name, "mpi", **config)
+}
+for name in cases if other == "mpi" else ("plain", "half"):
+    config = cases[name]
+    (losses, plain), (theirs, others) = run(name, "horovod", **config), run(name, other, **config)
     assert losses == theirs, (name, losses, theirs)
     for key in plain:
         assert np.array_equal(plain[key], others[key]), (name, key)

@@ -1,6 +1,6 @@
 """Checks each collective operation and its gradient against numpy; run on any number of ranks up to 4.
 
-argv: what carries them, horovod or mpi.
+argv: what carries them, horovod, mpi or mpi-gpu, with what stands in for a GPU.
 """
 
 import sys
@@ -22,8 +22,11 @@ from hpc_train.distributed.carrier import collectives_by  # noqa: E402
 from hpc_train.distributed.collectives import Collectives  # noqa: E402
 from hpc_train.errors import RankError, UserError  # noqa: E402
 from tests.collective_cases import Case, all_cases, cases_of, compare  # noqa: E402
+from tests.gpu import stand_in_for_gpu  # noqa: E402
 
 BY = sys.argv[1]
+if BY == "mpi-gpu":
+    stand_in_for_gpu()
 GROUPS = {
     1: [],
     2: [[1]],
@@ -182,7 +185,7 @@ for found, due in zip(scattered(tf.constant(wide * (world.rank + 1))), (wide[wor
 allreduce = GradientAllreduce(top)
 traced = tf.function(lambda x: allreduce.average([x, 2 * x], [x[:1]]), autograph=False).get_concrete_function(one)
 kinds = [op.type for op in traced.graph.get_operations()]
-kind_of_one = {"horovod": "HorovodGroupedAllreduce", "mpi": "PyFunc"}[BY]
+kind_of_one = {"horovod": "HorovodGroupedAllreduce", "mpi": "PyFunc", "mpi-gpu": "EagerPyFunc"}[BY]
 assert [kind for kind in kinds if "Horovod" in kind or "PyFunc" in kind] == [kind_of_one] * (world.size > 1)
 assert "IdentityN" not in kinds
 
@@ -193,7 +196,7 @@ for c in mine:
             one / 3 + c.rank
         )
         np.testing.assert_allclose(mean.numpy(), 1 / 3 + (c.ranks - 1) / 2, rtol=most)
-if BY == "mpi" and world.size > 1:
+if BY != "horovod" and world.size > 1:
     # A result that nobody uses is exchanged all the same, memory is used again, and another order is an error.
     unused = tf.function(lambda x: (top.allreduce([x], gradient=False), 2 * x)[1], autograph=False)
     for _ in range(3):

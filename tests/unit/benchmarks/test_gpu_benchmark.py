@@ -175,6 +175,10 @@ def test_on_gpus_nccl_has_to_be_there_and_faster(results, nccl: bool, ratio: flo
 
     found = [record(ranks.MPI, 1.0, None), record(ranks.HOROVOD, ratio, ratio)]
     assert [target.reached for target in ranks.allreduce_page(found, site_of(results, 2)).targets] == [reached]
+    found.append(record(ranks.MPI_GPU, ratio, ratio))
+    page = ranks.allreduce_page(found, site_of(results, 2))
+    assert [target.reached for target in page.targets] == [reached, ratio >= 1]
+    assert "MPI in the memory of GPUs" in text_of(page)
     on_cores = ranks.allreduce_page(found, site_of(results))
     assert on_cores.targets == []
     assert STAND_IN in text_of(on_cores)

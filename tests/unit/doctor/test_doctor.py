@@ -301,6 +301,7 @@ def test_one_sided() -> None:
 def test_nccl() -> None:
     assert nccl_finding(0, 0, {}, FINE).result == "not here"
     assert nccl_finding(2, 0, {}, FINE).result == "warning"
+    assert "mpi-gpu" in nccl_finding(2, 0, {"takes_gpu_memory": True}, FINE).advice
     assert nccl_finding(1, 22304, {}, FINE).advice is not None
     assert nccl_finding(2, 22304, {"gpu_tried": True, "gpu_secs": 1e-3}, FINE).result == "ok"
     broken = nccl_finding(2, 22304, {"gpu_tried": True}, Outcome(1, failure="ncclSystemError: oh"))
