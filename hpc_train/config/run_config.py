@@ -102,6 +102,17 @@ class RunOptions:
             raise ValueError(why)
         return value
 
+    @field_validator("allreduce")
+    @classmethod
+    def _stays_in_gpus(cls, value: str | None, info: ValidationInfo) -> str | None:
+        others = [key for key in ("compression", "shard_optimizer") if info.data.get(key)]
+        if value == "mpi-gpu" and others:
+            raise ValueError(
+                f"`allreduce: mpi-gpu` and `{others[0]}` exclude each other: what that sends goes through the host; "
+                "take `allreduce: mpi`"
+            )
+        return value
+
     @field_validator("mesh")
     @classmethod
     def _is_of_all_ranks(cls, mesh: MeshOptions | None, info: ValidationInfo) -> MeshOptions | None:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op
+from hpc_train.distributed.excepthook import report_error
 from hpc_train.distributed.mpi import MpiCollectives
 from hpc_train.distributed.world import World
 from hpc_train.errors import RankError, UserError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 KEY = "run.allreduce: mpi-gpu"
-NOT_TAKEN = "its MPI says that it does not take the memory of GPUs (CUDA-aware)"
+NOT_TAKEN = "has an MPI that says that it does not take the memory of GPUs (CUDA-aware)"
 OTHERWISE = "take run.allreduce: mpi, which goes through the host"
 TRIALS, TRIAL_SIZES, TRIAL_MODULUS = 4, (3, 1 << 20), 8
 """What is added up before anything else is: a small message and one of 4 MiB, of whole numbers below the modulus."""
@@ -32,16 +33,25 @@ _of_worlds: WeakKeyDictionary[World, GpuCollectives] = WeakKeyDictionary()
 def takes_gpu_memory() -> bool:
     """Whether MPI says that it takes pointers to CUDA's memory; asked after MPI has been started. Local.
 
-    Open MPI and MPICH have a function for it that is no part of the standard; who has none is taken to say no.
+    Open MPI and MPICH have a function for it that is no part of the standard; who has none is taken to say no. Open MPI
+    4 says only how it was built: whether it is switched on is in a variable of its own.
     """
     from mpi4py import MPI
 
-    ask = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)  # looked for in MPI's library, too
-    return ask is not None and bool(ask())
+    library = ctypes.CDLL(MPI.__file__)  # names are looked for in MPI's libraries, too
+    ask = getattr(library, "MPIX_Query_cuda_support", None)
+    if ask is None or not ask():
+        return False
+    try:
+        return ctypes.c_bool.in_dll(library, "opal_cuda_support").value
+    except ValueError:
+        return True
 
 
 def collectives_of(world: World) -> Collectives:
     """Those of all ranks of `world`, each of which has a GPU, but that a single rank needs none. Collective.
+
+    An MPI that fails while ranks exchange for the first time ends all of them.
 
     Raises:
         UserError: A rank has no GPU, its MPI does not take the memory of one, several threads must not call it at once,
@@ -53,27 +63,32 @@ def collectives_of(world: World) -> Collectives:
         world.check_threads(KEY)
         device = world.each(lambda: _usable_gpu(world))
         found = GpuCollectives(world.comm.Dup(), "mpi", device)
-        world.each(lambda: _try(found))
+        problem = _problem_of(found, world)
+        world.each(lambda: _refuse(world, problem))
         _of_worlds[world] = found
     return _of_worlds[world]
+
+
+def _refuse(world: World, problem: str | None) -> None:
+    if problem is not None:
+        raise UserError(f"{KEY}: rank {world.rank + world.offset} on {world.host} {problem}; {OTHERWISE}")
 
 
 def _usable_gpu(world: World) -> str:
     """The name of this rank's GPU for TensorFlow."""
     gpus = tf.config.list_logical_devices("GPU")
-    who = f"{KEY}: rank {world.rank} on {world.host}"
     if not gpus:
-        raise UserError(f"{who} has no GPU that TensorFlow uses; {OTHERWISE}")
+        _refuse(world, "has no GPU that TensorFlow uses")
     if not takes_gpu_memory():
-        raise UserError(f"{who}: {NOT_TAKEN}; {OTHERWISE}")
-    name = str(gpus[0].name)
-    _enter_context(name)
-    return name
+        _refuse(world, NOT_TAKEN)
+    return str(gpus[0].name)
 
 
-def _try(collectives: GpuCollectives) -> None:
-    """UserError where sums of what the device has only just computed are not what they have to be, to the bit."""
-    ranks = range(collectives.ranks)
+def _problem_of(collectives: GpuCollectives, world: World) -> str | None:
+    """What is wrong with sums of what the device has only just computed; None: nothing, to the bit. Collective.
+
+    All ranks make all trials, or none of them goes on.
+    """
 
     def computed(numbers: list[tf.Tensor]) -> list[tf.Tensor]:
         with tf.device(collectives.device):
@@ -82,17 +97,21 @@ def _try(collectives: GpuCollectives) -> None:
 
     added_up = tf.function(computed, autograph=False)
     numbers = [np.arange(size, dtype=np.float32) for size in TRIAL_SIZES]
-    due = [sum((some + rank) % TRIAL_MODULUS for rank in ranks) for some in numbers]
+    due = [sum((some + rank) % TRIAL_MODULUS for rank in range(collectives.ranks)) for some in numbers]
     with tf.device(collectives.device):
         given = [tf.constant(some) for some in numbers]
-    who = f"{KEY}: rank {collectives.rank}"
+    wrong = False
     for _ in range(TRIALS):
         try:
             found = [tensor.numpy() for tensor in added_up(given)]
         except tf.errors.OpError as error:
-            raise UserError(f"{who}: {collectives.failure or error.message}; {OTHERWISE}") from None
-        if not all(map(np.array_equal, found, due)):
-            raise UserError(f"{who} gets wrong sums of what is in the memory of GPUs; see to its MPI, or {OTHERWISE}")
+            problem = f"fails in the first exchange: {collectives.failure or error.message}"
+            if collectives.failed_in_mpi or collectives.failure is None:  # the others may wait for this one for ever
+                told = UserError(f"{KEY}: rank {world.rank + world.offset} on {world.host} {problem}; {OTHERWISE}")
+                raise SystemExit(report_error(world, told)) from None
+            return problem
+        wrong |= not all(map(np.array_equal, found, due))
+    return "gets wrong sums of what is in the memory of GPUs" if wrong else None
 
 
 class GpuCollectives(MpiCollectives):
@@ -103,11 +122,14 @@ class GpuCollectives(MpiCollectives):
 
     Args:
         device: Of TensorFlow; one whose memory MPI takes.
+
+    Attributes:
+        failed_in_mpi: Whether an exchange has failed after the ranks had agreed upon it.
     """
 
     def __init__(self, comm: MPI.Intracomm, label: str, device: str) -> None:
         super().__init__(comm, label)
-        self.device = device
+        self.device, self.failed_in_mpi = device, False
 
     @property
     def failure(self) -> RankError | None:
@@ -130,23 +152,25 @@ class GpuCollectives(MpiCollectives):
             return [message * (1 / self.ranks) for message in found] if op == "mean" else found
 
     def _exchanged(self, name: str, sent: list[tf.Tensor]) -> list[tf.Tensor]:
-        from mpi4py import MPI
-
         count = len(sent)
 
-        def reduce(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        def ready(*tensors: tf.Tensor) -> list[_Memory]:
             with tf.device(self.device):
                 tf.raw_ops.SyncDevice()
             _enter_context(self.device)
+            return [_Memory(tensor) for tensor in tensors]
+
+        def reduce(*memories: _Memory) -> list[tf.Tensor]:
             try:
-                for given, memory in zip(tensors[:count], tensors[count:], strict=True):
-                    self._comm.Allreduce(_Memory(given), _Memory(memory))
-            except (MPI.Exception, BufferError) as error:  # TensorFlow makes an error of its own of it
+                for given, memory in zip(memories[:count], memories[count:], strict=True):
+                    self._comm.Allreduce(given, memory)
+            except Exception as error:  # TensorFlow makes an error of its own of it
+                self.failed_in_mpi = True
                 self._turn.failure = RankError(f"MPI cannot exchange {name} in the memory of GPUs: {error}")
                 raise self._turn.failure from None
-            return list(tensors[count:])
+            return [memory.tensor for memory in memories[count:]]
 
-        run = self._in_turn(name, reduce)
+        run = self._in_turn(name, reduce, ready)
         with tf.device("CPU"), tf.control_dependencies(sent), self._turn.taken() as over:
             with tf.device(self.device):
                 memory = [tf.raw_ops.Empty(shape=tf.shape(tensor), dtype=tensor.dtype) for tensor in sent]
@@ -156,33 +180,39 @@ class GpuCollectives(MpiCollectives):
                     return found
                 found = tf.py_function(run, [*sent, *memory], [tensor.dtype for tensor in sent])
             over(found[0])
-        return [tf.ensure_shape(tensor, given.shape) for tensor, given in zip(found, sent, strict=True)]
+        return [  # of a py_function TensorFlow makes gradients by itself, which nobody is to ask for
+            tf.ensure_shape(tf.stop_gradient(tensor), given.shape) for tensor, given in zip(found, sent, strict=True)
+        ]
 
 
 class _Memory:
-    """The memory of a tensor, which mpi4py takes by DLPack.
+    """The memory of a tensor, which mpi4py takes by DLPack, once.
 
     A tensor itself it does not take: it asks for a stream, and for a newer version of DLPack than TensorFlow has.
     """
 
     def __init__(self, tensor: tf.Tensor) -> None:
-        self._tensor = tensor
+        self.tensor, self._capsule = tensor, tf.experimental.dlpack.to_dlpack(tensor)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device = tf.DeviceSpec.from_string(self._tensor.backing_device)
+        device = tf.DeviceSpec.from_string(self.tensor.backing_device)
         return (_CUDA if device.device_type == "GPU" else _CPU), device.device_index
 
     def __dlpack__(self, stream: int | None = None) -> Any:
-        return tf.experimental.dlpack.to_dlpack(self._tensor)
+        return self._capsule
 
 
 def _enter_context(device: str) -> None:
-    """Makes the CUDA context of `device` that of this thread: MPI copies in it, and a thread of TensorFlow has none.
+    """Makes the CUDA context of `device` that of this thread, where it has none: MPI copies in it.
 
     TensorFlow uses the primary context of a GPU (CUDA driver API, "Primary Context Management").
     """
     spec = tf.DeviceSpec.from_string(device)
-    if spec.device_type == "GPU":
+    if spec.device_type != "GPU":
+        return
+    current = ctypes.c_void_p()
+    _succeeded("cuCtxGetCurrent", _driver().cuCtxGetCurrent(ctypes.byref(current)))
+    if not current.value:
         physical = tf.config.get_visible_devices("GPU")[spec.device_index].name
         number = tf.DeviceSpec.from_string(physical.replace("physical_", "")).device_index
         _succeeded("cuCtxSetCurrent", _driver().cuCtxSetCurrent(_primary_context(number)))

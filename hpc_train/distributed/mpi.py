@@ -171,25 +171,37 @@ class MpiCollectives(Collectives):
                 over(found[0])
             return [tf.ensure_shape(tensor, given.shape) for tensor, given in zip(found, memory, strict=True)]
 
-    def _in_turn(self, name: str, exchange: Callable[..., Any]) -> Callable[..., Any]:
+    def _in_turn(
+        self, name: str, exchange: Callable[..., Any], ready: Callable[..., Sequence[Any]] | None = None
+    ) -> Callable[..., Any]:
+        """ready: Makes what `exchange` is given; where that fails on a rank, none of them exchanges anything."""
         number = zlib.crc32(name.encode())
 
-        def run(*arrays: np.ndarray) -> Any:
+        def run(*given: Any) -> Any:
             with self._turn.lock:
                 if self._turn.failure is not None:  # the others may not be here any more
                     raise self._turn.failure
-                self._agree(name, number)
-                return exchange(*arrays)
+                problem = None
+                try:
+                    given = given if ready is None else tuple(ready(*given))
+                except Exception as error:  # whatever it is, the others must not wait
+                    problem = error
+                self._agree(name, number, problem)
+                return exchange(*given)
 
         return run
 
-    def _agree(self, name: str, number: int) -> None:
-        """RankError on all ranks where one is about to exchange something else."""
+    def _agree(self, name: str, number: int, problem: Exception | None) -> None:
+        """RankError on all ranks where one cannot exchange, or is about to exchange something else."""
         from mpi4py import MPI
 
-        own = np.array([number, -number], np.int64)
+        own = np.array([number, -number, problem is not None], np.int64)
         most = np.empty_like(own)
         self._comm.Allreduce(own, most, op=MPI.MAX)
+        if most[2]:
+            why = "as another rank cannot" if problem is None else f"{type(problem).__name__}: {problem}"
+            self._turn.failure = RankError(f"rank {self.rank} of {self.ranks} cannot exchange {name}: {why}")
+            raise self._turn.failure
         if most[0] != -most[1]:
             self._turn.failure = RankError(
                 f"rank {self.rank} of {self.ranks} exchanges {name}, and another rank something else at the same time: "

@@ -47,6 +47,8 @@ def test_specs_are_frozen() -> None:
         (lambda: ht.TrainSpec(3, max_steps=1), "input_fn|callable"),
         (lambda: ht.RunConfig("x", save_checkpoints_steps=1, save_checkpoints_secs=1), "not both"),
         (lambda: ht.RunConfig("x", keep_checkpoint_max=-1), "keep_checkpoint_max"),
+        (lambda: ht.RunConfig("x", allreduce="mpi-gpu", compression="fp16"), "`compression` exclude each other"),
+        (lambda: ht.RunConfig("x", allreduce="mpi-gpu", shard_optimizer=True), "`shard_optimizer` exclude each other"),
         (lambda: ht.EvalSpec(ht.HDF5Input("a"), throttle_secs=-1), "throttle_secs"),
         (lambda: ht.EvalSpec(ht.HDF5Input("a"), exporters=[ht.FinalExporter(), ht.FinalExporter()]), "different names"),
         (lambda: ht.EvalSpec(ht.HDF5Input("a", epochs=2)), "reads its rows once"),

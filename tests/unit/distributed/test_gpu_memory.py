@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import mpi4py
 import pytest
 import tensorflow as tf
 
@@ -13,11 +14,21 @@ from hpc_train.errors import UserError
 
 
 class Driver:
-    """Notes what is asked; `fails`: the function that answers with code 201."""
+    """Notes what is asked; `fails`: the function that answers with code 201. current: the thread's context."""
 
     def __init__(self, fails: str = "") -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.current: int | None = None
         self._fails = fails
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.current
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 7
+        self.asked.append(("cuDevicePrimaryCtxRetain", device.value))
+        return 201 if self._fails == "cuDevicePrimaryCtxRetain" else 0
 
     def __getattr__(self, name: str) -> Any:
         def function(*arguments: Any) -> int:
@@ -43,7 +54,11 @@ def test_a_thread_enters_the_primary_context_of_the_gpu_that_tensorflow_uses(mon
     names = [name for name, *_ in driver.asked]
     assert names == ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxSetCurrent"]
     assert driver.asked[0][-1] == 2
+    assert driver.asked[-1] == ("cuCtxSetCurrent", 7)
 
+    driver.current = 9
+    gpu_memory._enter_context("/device:GPU:0")
+    assert len(driver.asked) == 4, "a thread that has a context keeps it"
     gpu_memory._enter_context("/device:CPU:1")
     assert len(driver.asked) == 4, "what stands in for a GPU has no context"
 
@@ -64,3 +79,33 @@ def test_without_a_driver_it_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(gpu_memory.ctypes, "CDLL", missing)
     with pytest.raises(UserError, match="driver cannot be loaded: libcuda"):
         gpu_memory._enter_context("/device:GPU:0")
+
+
+def test_memory_of_a_gpu_is_given_as_such(monkeypatch) -> None:
+    monkeypatch.setattr(tf.experimental.dlpack, "to_dlpack", lambda tensor: "capsule")
+    memory = gpu_memory._Memory(SimpleNamespace(backing_device="/job:localhost/replica:0/task:0/device:GPU:0"))
+    assert memory.__dlpack_device__() == (2, 0)
+    assert memory.__dlpack__(stream=-1) == "capsule"
+    with pytest.raises(TypeError):
+        memory.__dlpack__(max_version=(1, 0))  # by which mpi4py knows that it gets the older kind
+
+
+@pytest.mark.parametrize(
+    ("built", "switched_on", "takes"),
+    [(1, True, True), (1, False, False), (0, True, False), (1, None, True), (None, None, False)],
+)
+def test_an_mpi_takes_such_memory_where_it_was_built_for_it_and_is_switched_on(
+    built: int | None, switched_on: bool | None, takes: bool, monkeypatch
+) -> None:
+    class Flag:
+        @staticmethod
+        def in_dll(library: object, name: str) -> SimpleNamespace:
+            if switched_on is None:
+                raise ValueError(f"undefined symbol: {name}")
+            return SimpleNamespace(value=switched_on)
+
+    library = SimpleNamespace(**({} if built is None else {"MPIX_Query_cuda_support": lambda: built}))
+    monkeypatch.setattr(mpi4py, "MPI", SimpleNamespace(__file__="MPI.so"), raising=False)
+    monkeypatch.setattr(gpu_memory.ctypes, "CDLL", lambda path: library)
+    monkeypatch.setattr(gpu_memory.ctypes, "c_bool", Flag)
+    assert gpu_memory.takes_gpu_memory() is takes
