@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KEY = "run.allreduce: mpi-gpu"
 NOT_TAKEN = "has an MPI that says that it does not take the memory of GPUs (CUDA-aware)"
+FAILS = "fails in the first exchange"
 OTHERWISE = "take run.allreduce: mpi, which goes through the host"
 TRIALS, TRIAL_SIZES, TRIAL_MODULUS = 4, (3, 1 << 20), 8
 """What is added up before anything else is: a small message and one of 4 MiB, of whole numbers below the modulus."""
@@ -69,9 +70,13 @@ def collectives_of(world: World) -> Collectives:
     return _of_worlds[world]
 
 
+def _refusal(world: World, problem: str) -> UserError:
+    return UserError(f"{KEY}: rank {world.rank + world.offset} on {world.host} {problem}; {OTHERWISE}")
+
+
 def _refuse(world: World, problem: str | None) -> None:
     if problem is not None:
-        raise UserError(f"{KEY}: rank {world.rank + world.offset} on {world.host} {problem}; {OTHERWISE}")
+        raise _refusal(world, problem)
 
 
 def _usable_gpu(world: World) -> str:
@@ -105,11 +110,11 @@ def _problem_of(collectives: GpuCollectives, world: World) -> str | None:
         try:
             found = [tensor.numpy() for tensor in added_up(given)]
         except tf.errors.OpError as error:
-            problem = f"fails in the first exchange: {collectives.failure or error.message}"
-            if collectives.failed_in_mpi or collectives.failure is None:  # the others may wait for this one for ever
-                told = UserError(f"{KEY}: rank {world.rank + world.offset} on {world.host} {problem}; {OTHERWISE}")
-                raise SystemExit(report_error(world, told)) from None
-            return problem
+            failure = collectives.failure
+            if collectives.failed_in_mpi or failure is None:  # the others may wait for this one for ever
+                raise SystemExit(report_error(world, _refusal(world, f"{FAILS}: {failure or error.message}"))) from None
+            own = f"{FAILS}: {failure}" if failure.__cause__ is not None else None
+            return own if world.first(own) is not None else f"{FAILS}: {failure}"
         wrong |= not all(map(np.array_equal, found, due))
     return "gets wrong sums of what is in the memory of GPUs" if wrong else None
 

@@ -201,7 +201,7 @@ class MpiCollectives(Collectives):
         if most[2]:
             why = "as another rank cannot" if problem is None else f"{type(problem).__name__}: {problem}"
             self._turn.failure = RankError(f"rank {self.rank} of {self.ranks} cannot exchange {name}: {why}")
-            raise self._turn.failure
+            raise self._turn.failure from problem
         if most[0] != -most[1]:
             self._turn.failure = RankError(
                 f"rank {self.rank} of {self.ranks} exchanges {name}, and another rank something else at the same time: "

@@ -9,6 +9,7 @@ import pytest
 from tests.support import REPOSITORY, run_ranks
 
 PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "allreduce.py"
+REFUSALS = PROGRAM.with_name("gpu_refusals.py")
 
 
 @pytest.mark.parametrize("carrier", ["mpi", "mpi-gpu"])
@@ -19,46 +20,19 @@ def test_jobs_by_mpi_are_those_by_horovod_to_the_bit(carrier: str, tmp_path: Pat
 
 
 def test_mpi_in_the_memory_of_gpus_is_refused_where_it_would_fail(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(
-        "from hpc_train.distributed import gpu_memory\n"
-        "from hpc_train.distributed.carrier import collectives_by\n"
-        "from hpc_train.distributed.startup import join_world\n"
-        "from hpc_train.errors import UserError\n"
-        "from tests.gpu import stand_in_for_gpu\n"
-        "world = join_world()\n"
-        "def refused():\n"
-        "    try:\n"
-        "        collectives_by('mpi-gpu', world)\n"
-        "    except UserError as error:\n"
-        "        print(error)\n"
-        "says = gpu_memory.takes_gpu_memory\n"
-        "stand_in_for_gpu()\n"
-        "gpu_memory.takes_gpu_memory = says\n"
-        "refused()\n"
-        "gpu_memory.takes_gpu_memory = lambda: True\n"
-        "memory = gpu_memory._Memory\n"
-        "class Wrong(memory):\n"
-        "    def __init__(self, tensor):\n"
-        "        super().__init__(tensor + 1)\n"
-        "        self.tensor = tensor + (not world.is_chief)\n"
-        "gpu_memory._Memory = Wrong\n"
-        "refused()\n"
-        "def fails(tensor):\n"
-        "    if world.is_chief:\n"
-        "        return memory(tensor)\n"
-        "    raise MemoryError('no room')\n"
-        "gpu_memory._Memory = fails\n"
-        "refused()\n"
-        "import tensorflow as tf\n"
-        "if not world.is_chief:\n"
-        "    tf.config.list_logical_devices = lambda kind: []\n"
-        "refused()\n"
-    )
-    done = run_ranks(2, [tmp_path / "program.py"], tmp_path)
+    done = run_ranks(2, [REFUSALS], tmp_path)
     assert done.returncode == 0, done.stderr
-    for words in ("CUDA-aware", "gets wrong sums", "as another rank cannot", "no GPU that TensorFlow"):
+    for words in ("rank 1 on", "gets wrong sums", "MemoryError: no room", "CUDA-aware", "no GPU that TensorFlow"):
         assert words in done.stdout, done.stdout
     assert done.stdout.count("take run.allreduce: mpi, which goes through the host") == 8
+
+
+def test_an_mpi_that_fails_on_one_rank_ends_them_all(tmp_path: Path) -> None:
+    done = run_ranks(2, [REFUSALS, "mpi fails"], tmp_path)
+    assert done.returncode == 2, done.stderr
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("hpc-train: error: ")]
+    assert said.startswith("hpc-train: error: run.allreduce: mpi-gpu: rank 1 on")
+    assert "MPI does not like it" in said
 
 
 def test_without_horovod_mpi_takes_its_place_and_asking_for_it_is_refused(tmp_path: Path) -> None:
