@@ -65,9 +65,9 @@ def count_into(counts: Counter[str]) -> None:
 
         return call(self, name, run, *of_call)
 
-    def timed_agree(self: Any, name: str, number: int) -> None:
+    def timed_agree(self: Any, name: str, *of_call: Any) -> None:
         begun = time.perf_counter()
-        agree(self, name, number)
+        agree(self, name, *of_call)
         counts[f"{part_of_step(name)} waiting"] += time.perf_counter() - begun
 
     MpiCollectives._call, MpiCollectives._agree = counted_call, timed_agree

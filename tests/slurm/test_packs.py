@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -29,7 +30,8 @@ from pathlib import Path
 import own_tool
 
 job_dir = Path(sys.argv[1])
-print("starts from", sys.prefix, "with", own_tool.VERSION, flush=True)
+sys.stdout.write(f"starts from {sys.prefix} with {own_tool.VERSION}\\n")  # at once: another rank does so, too
+sys.stdout.flush()
 while not (job_dir / "go").exists():
     time.sleep(0.1)
 """
@@ -67,6 +69,11 @@ def places(slurm: BackEnd) -> list[Path]:
     return list((slurm.cluster.root / "tmp").rglob("hpc_train-pack-*"))
 
 
+def starts(log: str) -> list[tuple[str, str]]:
+    """Where each rank says that it starts from, and the version of its package; of whole lines alone."""
+    return re.findall(r"starts from (\S+)/env with (\S+)\n", log)
+
+
 def test_ranks_start_from_a_pack_and_from_packages_of_the_job(slurm: BackEnd, light_pack: Path, tmp_path: Path) -> None:
     code = tmp_path / "code"
     (code / "wheels").mkdir(parents=True)
@@ -78,10 +85,9 @@ def test_ranks_start_from_a_pack_and_from_packages_of_the_job(slurm: BackEnd, li
         "pack: ../light.tar, requirements: requirements.txt}\n"
     )
     job = slurm.submit_file(code / "job.yaml", "packed")
-    wait_for(lambda: job.log().count("starts from") == 2, job.log)
-    said = [line.split() for line in job.log().splitlines() if "starts from" in line]
-    (place,) = {words[words.index("from") + 1].removesuffix("/env") for words in said}
-    assert Path(place).name.startswith("hpc_train-pack-") and {words[-1] for words in said} == {"2.0"}
+    wait_for(lambda: len(starts(job.log())) == 2, job.log)
+    ((place, version),) = set(starts(job.log()))
+    assert Path(place).name.startswith("hpc_train-pack-") and version == "2.0"
     assert f"the environment is {light_pack}, sent to 2 node(s)" in job.log()
     assert Path(place).stat().st_mode & 0o777 == 0o700
     assert not (job.job_dir / "packages").exists() and (job.job_dir / "packages.tar").is_file()
@@ -90,7 +96,7 @@ def test_ranks_start_from_a_pack_and_from_packages_of_the_job(slurm: BackEnd, li
     slurm.cluster.run(["scontrol", "requeue", job.number])
     wait_for(lambda: not Path(place).exists(), job.log)
     slurm.cluster.run(["scontrol", "update", f"JobId={job.number}", "StartTime=now"])
-    wait_for(lambda: job.log().count("starts from") == 4, job.log)
+    wait_for(lambda: len(starts(job.log())) == 4, job.log)
     job.let_go()
     assert job.end() == ("SUCCEEDED", 0), job.log()
     wait_for(lambda: not places(slurm), lambda: places(slurm))
